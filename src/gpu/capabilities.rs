@@ -1,0 +1,76 @@
+//! What a device can do and what it must be spared, filled once when it is opened.
+
+/// Kind of device, in the order hob prefers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceType {
+    /// A graphics card with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU handed to a virtual machine.
+    Virtual,
+    /// A software driver.
+    Cpu,
+    /// The driver does not say.
+    Other,
+}
+
+/// Facts about a device; constant while it is open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capabilities {
+    /// Name the driver gives the device.
+    pub device_name: String,
+    /// Driver's name and version, for people.
+    pub driver: String,
+    /// Kind of device.
+    pub device_type: DeviceType,
+    /// PCI vendor.
+    pub vendor_id: u32,
+    /// PCI device.
+    pub device_id: u32,
+    /// `deviceUUID`, as 16 bytes.
+    pub uuid: [u8; 16],
+    /// Invocations of a kernel's workgroup in x: the subgroup size the kernels ask for, and the row
+    /// interleave of weights. A power of two, 1 to 64.
+    pub lanes: u32,
+    /// Broadcast, shuffle and arithmetic subgroup operations work in compute shaders at `lanes`
+    /// invocations with full subgroups. Else the variants with shared memory run.
+    pub subgroup_ops: bool,
+    /// Largest bindable range of a storage buffer, in bytes.
+    pub storage_range_max: u64,
+    /// Alignment of a bound offset, in bytes.
+    pub storage_align: u64,
+    /// Largest single allocation, in bytes.
+    pub allocation_bytes_max: u64,
+    /// Largest push constant block, in bytes; at least 128.
+    pub push_bytes_max: u32,
+    /// Most workgroups of a dispatch in x, y and z; at least 65535 each.
+    pub workgroup_count_max: [u32; 3],
+    /// Most invocations of a workgroup; at least 128.
+    pub workgroup_invocations_max: u32,
+    /// Shared memory of a workgroup, in bytes; at least 16384.
+    pub shared_bytes_max: u32,
+    /// 16-bit types can be loaded from and stored to storage buffers.
+    pub storage_16bit: bool,
+    /// Device-local memory is visible to the host: weights are written in place.
+    pub unified_memory: bool,
+    /// Nanoseconds per timestamp tick; 0 where the queue has no timestamps.
+    pub timestamp_period_ns: f32,
+    /// What the driver must be spared.
+    pub workarounds: Workarounds,
+}
+
+impl Capabilities {
+    /// Whether a software driver runs on the processor itself.
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.device_type == DeviceType::Cpu
+    }
+}
+
+/// Known faults of drivers, decided once from their ids; nothing else tests a vendor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workarounds {
+    /// Use the variants without subgroup operations although the device offers them.
+    pub no_subgroup_ops: bool,
+}

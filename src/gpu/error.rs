@@ -1,0 +1,79 @@
+//! What can go wrong with a device.
+
+use thiserror::Error;
+
+/// A failed operation of a device. `call` names the operation that failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DeviceError {
+    /// No Vulkan loader on this machine.
+    #[error("no Vulkan loader: {reason}. Install it (Debian, Ubuntu: `apt install libvulkan1`)")]
+    NoLoader {
+        /// What the dynamic linker said.
+        reason: String,
+    },
+    /// The loader works but lists no usable device.
+    #[error(
+        "no Vulkan device: {reason}. Install a driver for your GPU, or the software driver \
+         (Debian, Ubuntu: `apt install mesa-vulkan-drivers`)"
+    )]
+    NoDevice {
+        /// What was found instead.
+        reason: String,
+    },
+    /// The user asked for a device that is not there.
+    #[error("no device matches {wanted:?}; there are: {found}")]
+    DeviceNotFound {
+        /// What was asked for.
+        wanted: String,
+        /// The devices there are.
+        found: String,
+    },
+    /// The device lacks what hob needs.
+    #[error("{device} cannot run hob: {what} wanted, {found} found")]
+    Unsupported {
+        /// Name of the device.
+        device: String,
+        /// Name of the limit, feature or version, with the value wanted.
+        what: String,
+        /// What the device offers.
+        found: String,
+    },
+    /// Memory of the device (or of the host, for its driver) is used up.
+    #[error("out of device memory: {what} wants {wanted_bytes} bytes, {free_bytes} are free")]
+    OutOfMemory {
+        /// What was to be allocated.
+        what: String,
+        /// Its size.
+        wanted_bytes: u64,
+        /// What is left by the driver's budget.
+        free_bytes: u64,
+    },
+    /// The driver reset or lost the device.
+    #[error("the device was lost in {call}")]
+    Lost {
+        /// The call that reported it.
+        call: &'static str,
+    },
+    /// A submission did not finish in time.
+    #[error("the device did not finish within {waited_ms} ms")]
+    Timeout {
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// A shader did not compile on this driver.
+    #[error("the driver refused shader {kernel}: {reason}")]
+    Pipeline {
+        /// Name of the kernel.
+        kernel: String,
+        /// The driver's result.
+        reason: String,
+    },
+    /// Any other failed call.
+    #[error("{call} failed: {result}")]
+    Call {
+        /// The Vulkan call.
+        call: &'static str,
+        /// Its VkResult.
+        result: String,
+    },
+}

@@ -1,0 +1,41 @@
+//! hob runs language models on any Vulkan device and serves local programs over one Unix socket.
+//!
+//! The layers, from the top; imports point down only (`tests/tidy.rs` holds them to it):
+//!
+//! ```text
+//! cli                          the `hob` command line; `src/bin/` picks the executor
+//! server                       tokio and interprocess: the only async code
+//! protocol                     wire types
+//! engine                       one OS thread that owns everything below
+//! scheduler session sampler tokenizer chat
+//! model kv_cache
+//! kernels                      one Rust file per shader: parameters, bindings, grid
+//! gpu                          recordings, buffer handles, the Executor trait: pure data
+//! tensor gguf                  pure
+//!
+//! vulkan    -> gpu, tensor             implements gpu::Executor; all unsafe code
+//! reference -> gpu, kernels, tensor    implements gpu::Executor in scalar f32 Rust
+//! config telemetry                     leaves
+//! ```
+//!
+//! ARCHITECTURE.md walks one prompt through them.
+
+pub mod chat;
+pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod gguf;
+pub mod gpu;
+pub mod kernels;
+pub mod kv_cache;
+pub mod model;
+pub mod protocol;
+pub mod reference;
+pub mod sampler;
+pub mod scheduler;
+pub mod server;
+pub mod session;
+pub mod telemetry;
+pub mod tensor;
+pub mod tokenizer;
+pub mod vulkan;

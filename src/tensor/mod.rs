@@ -1,0 +1,7 @@
+//! Tensor element types, their block formats, and the scalar code that turns blocks into f32.
+//!
+//! Pure: no file, no device.
+
+mod dtype;
+
+pub use dtype::DType;
