@@ -1,1 +1,74 @@
-//! (skeleton)
+//! The engine: one OS thread that owns the executor, the model, the sessions and their caches.
+//!
+//! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
+//! its events over a channel of its own. The engine never waits for a caller.
+
+mod types;
+
+pub use types::*;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::chat::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+
+/// What an engine is asked to do.
+#[derive(Debug)]
+pub enum EngineCommand {
+    /// Creates a session.
+    CreateSession {
+        /// Caller.
+        owner: Owner,
+        /// Name, unique among the owner's.
+        name: Option<String>,
+        /// Context; `None` takes the model's default.
+        context_tokens: Option<u32>,
+        /// Answer.
+        reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
+    },
+    /// Lists the owner's sessions.
+    ListSessions {
+        /// Caller.
+        owner: Owner,
+        /// Answer.
+        reply: oneshot::Sender<Vec<SessionInfo>>,
+    },
+    /// Closes a session and cancels what runs on it.
+    CloseSession {
+        /// Caller.
+        owner: Owner,
+        /// Which.
+        session: SessionId,
+        /// Answer.
+        reply: oneshot::Sender<Result<(), AdmitError>>,
+    },
+    /// Generates. Events go to `events`, ending with `Done` or `Refused`; a closed receiver cancels.
+    Generate {
+        /// The request.
+        request: Box<GenerateRequest>,
+        /// Unbounded, because the engine must not wait; bounded in fact by `tokens_max`.
+        events: mpsc::UnboundedSender<EngineEvent>,
+    },
+    /// Reports the state.
+    Status {
+        /// Answer.
+        reply: oneshot::Sender<EngineStatus>,
+    },
+    /// Finishes: running requests are cancelled (`FinishReason::Cancelled`), then the thread ends.
+    Shutdown,
+}
+
+/// Where to reach a running engine; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    /// Commands, bounded: a full channel is answered with `AdmitError::QueueFull`.
+    pub commands: mpsc::Sender<EngineCommand>,
+    /// Tokenizer of the loaded model, for any thread.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Chat template of the loaded model, where the file has one.
+    pub chat: Option<Arc<ChatTemplate>>,
+    /// The loaded model.
+    pub model: Arc<ModelInfo>,
+}

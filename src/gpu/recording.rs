@@ -124,24 +124,9 @@ impl Recording {
     /// If its bindings, constants or parameters do not fit the kernel's interface: a bug of the caller.
     pub fn dispatch(&mut self, dispatch: Dispatch) {
         let kernel = dispatch.kernel;
-        assert_eq!(
-            dispatch.bindings.len(),
-            kernel.bindings.len(),
-            "bindings of {}",
-            kernel.name
-        );
-        assert_eq!(
-            dispatch.push.len(),
-            kernel.push_bytes as usize,
-            "push of {}",
-            kernel.name
-        );
-        assert_eq!(
-            dispatch.spec.len(),
-            kernel.spec_count as usize,
-            "constants of {}",
-            kernel.name
-        );
+        assert_eq!(dispatch.bindings.len(), kernel.bindings.len(), "bindings of {}", kernel.name);
+        assert_eq!(dispatch.push.len(), kernel.push_bytes as usize, "push of {}", kernel.name);
+        assert_eq!(dispatch.spec.len(), kernel.spec_count as usize, "constants of {}", kernel.name);
         self.commands.push(Command::Dispatch(dispatch));
     }
 

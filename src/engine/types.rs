@@ -1,0 +1,298 @@
+//! What crosses the engine's channels.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thiserror::Error;
+
+/// Who a session belongs to: the kernel's word, taken when the connection was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// User id of the peer.
+    pub uid: u32,
+}
+
+/// A session's number, unique for the life of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// How the next token is chosen from the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// Keep the k most likely; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the best; 0 drops none.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of the last tokens seen; 1 is off.
+    pub repeat_penalty: f32,
+    /// Seed; `None` takes one from the system.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            seed: None,
+        }
+    }
+}
+
+/// A checked generation request: its prompt is already tokens.
+#[derive(Clone, Debug)]
+pub struct GenerateRequest {
+    /// Caller.
+    pub owner: Owner,
+    /// Session to continue; without one, a session for this call alone.
+    pub session: Option<SessionId>,
+    /// The whole prompt; the longest prefix that the session's cache holds is not computed again.
+    pub tokens: Vec<u32>,
+    /// Most tokens to generate; 0 only evaluates the prompt.
+    pub tokens_max: u32,
+    /// Sampling.
+    pub sampling: SamplingParams,
+    /// Texts that end the generation; they are not part of the result.
+    pub stop: Vec<String>,
+    /// Per generated token, report this many of the most likely.
+    pub logprobs: Option<u32>,
+    /// Per prompt token but the first, report this many of the most likely.
+    pub prompt_logprobs: Option<u32>,
+    /// Send [`EngineEvent::Token`] as tokens come.
+    pub stream: bool,
+    /// Raised by whoever gives up on the request; looked at between steps.
+    pub cancel: CancelFlag,
+}
+
+/// Raised once to cancel a request.
+#[derive(Clone, Debug, Default)]
+pub struct CancelFlag(Arc<AtomicBool>);
+
+impl CancelFlag {
+    /// Asks for the request to stop at the next step.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was raised.
+    #[must_use]
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Log-probability of a token, and of the most likely ones at its place, best first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token chosen, or the one that stood there.
+    pub id: u32,
+    /// Its natural-log probability before any sampling.
+    pub logprob: f32,
+    /// The most likely tokens.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token of the model or a stop text.
+    Stop,
+    /// `tokens_max` or the context's end.
+    Length,
+    /// Cancelled by its caller.
+    Cancelled,
+    /// The engine failed; the result holds what was generated before.
+    Error,
+}
+
+/// Where a request's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// From arrival to the first step it was part of.
+    pub queue_ms: f64,
+    /// From then to its first token.
+    pub prefill_ms: f64,
+    /// From then to its last.
+    pub decode_ms: f64,
+}
+
+/// The result of a generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateResult {
+    /// Generated text, whole UTF-8, without the stop text.
+    pub text: String,
+    /// Generated tokens, without the stop token.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// With `FinishReason::Error`, what failed.
+    pub error: Option<String>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of these, found in the cache.
+    pub cached_tokens: u32,
+    /// Per generated token, where asked for.
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Per prompt token but the first, where asked for.
+    pub prompt_logprobs: Option<Vec<TokenLogprob>>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// What a generation reports.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineEvent {
+    /// One more token, with the text that became certain with it (may be empty inside a character).
+    Token {
+        /// Whole UTF-8.
+        text: String,
+        /// The token.
+        token: u32,
+        /// Where asked for.
+        logprob: Option<TokenLogprob>,
+    },
+    /// The end; nothing follows.
+    Done(Box<GenerateResult>),
+    /// The request could not be served; nothing follows.
+    Refused(AdmitError),
+}
+
+/// A valid request that cannot be served now, or names what is not there.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AdmitError {
+    /// Too many requests wait.
+    #[error("the queue is full: {waiting} requests wait, the limit is {limit}")]
+    QueueFull {
+        /// Requests waiting.
+        waiting: usize,
+        /// Most that may.
+        limit: usize,
+    },
+    /// The prompt does not fit.
+    #[error("the prompt has {prompt_tokens} tokens; the context holds {context_tokens}")]
+    ContextFull {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Context of the session.
+        context_tokens: usize,
+    },
+    /// No such session for this caller.
+    #[error("no session {0}")]
+    UnknownSession(String),
+    /// The session is generating for another request.
+    #[error("session {0} is busy with another request")]
+    SessionBusy(u64),
+    /// The caller already has a session of this name.
+    #[error("a session named {0:?} exists already")]
+    SessionExists(String),
+    /// Too many sessions.
+    #[error("there are {limit} sessions, the most there may be; close one")]
+    TooManySessions {
+        /// The limit.
+        limit: usize,
+    },
+    /// No room for the cache now.
+    #[error("the KV cache is full: {wanted_tokens} tokens wanted, {free_tokens} free")]
+    KvFull {
+        /// Tokens wanted.
+        wanted_tokens: usize,
+        /// Tokens free.
+        free_tokens: usize,
+    },
+    /// A token that the vocabulary lacks.
+    #[error("token {token} is not in the vocabulary of {vocab_size}")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab_size: u32,
+    },
+    /// An empty prompt.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The daemon is about to exit.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+}
+
+/// One session, as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Number.
+    pub id: SessionId,
+    /// Name its owner gave it.
+    pub name: Option<String>,
+    /// Context, in tokens.
+    pub context_tokens: u32,
+    /// Tokens in its cache.
+    pub cached_tokens: u32,
+    /// A request is running on it.
+    pub busy: bool,
+    /// Seconds since it was last used.
+    pub idle_seconds: u64,
+}
+
+/// The engine's state, for `status`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineStatus {
+    /// Device's name.
+    pub device: String,
+    /// Driver's name and version.
+    pub driver: String,
+    /// `f32` or `f16`.
+    pub kv_dtype: String,
+    /// Sessions of all owners.
+    pub sessions: usize,
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests waiting.
+    pub queued: usize,
+    /// Tokens the KV cache holds in all.
+    pub kv_tokens_max: u64,
+    /// Of these, leased.
+    pub kv_tokens_used: u64,
+    /// Bytes on the device.
+    pub device_bytes: u64,
+    /// Bytes the device may give.
+    pub device_budget_bytes: u64,
+    /// Tokens prefilled since start.
+    pub prefill_tokens: u64,
+    /// Prompt tokens taken from a cache since start.
+    pub cached_tokens: u64,
+    /// Tokens generated since start.
+    pub decode_tokens: u64,
+    /// Steps since start.
+    pub steps: u64,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+}
+
+/// Facts about the loaded model, for `initialize` and `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// `general.name`, or the file's stem.
+    pub name: String,
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Weights, counted.
+    pub parameters: u64,
+    /// Bytes of the weights.
+    pub weights_bytes: u64,
+    /// The most common tensor type.
+    pub quantization: String,
+    /// Context it was trained for.
+    pub context_tokens_trained: u32,
+    /// Default and most context of a session here.
+    pub context_tokens: u32,
+    /// Size of the vocabulary.
+    pub vocab_size: u32,
+    /// Whether the file has a chat template.
+    pub has_chat_template: bool,
+}
