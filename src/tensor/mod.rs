@@ -4,4 +4,4 @@
 
 mod dtype;
 
-pub use dtype::DType;
+pub use dtype::{DType, UnsupportedType};
