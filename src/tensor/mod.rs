@@ -2,6 +2,8 @@
 //!
 //! Pure: no file, no device.
 
+mod dequant;
 mod dtype;
 
+pub use dequant::dequantize_row;
 pub use dtype::{DType, UnsupportedType};
