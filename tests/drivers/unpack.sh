@@ -262,9 +262,9 @@ END
         mock) driver_library=$folder/libVkICD_mock_icd.so version=1.4.0 ;;
     esac
     write_icd "$folder/icd.json" "$driver_library" "$version"
-    # The same packages hold AMD's driver, whose compiler runs without the hardware.
+    # The same packages hold AMD's driver. Its compiler runs without the hardware, up to Mesa 25.
     local radv=${driver_library%/*}/libvulkan_radeon.so
-    [[ ! -f $radv ]] || write_icd "$folder/icd-radv.json" "$radv" "$version"
+    [[ ! -f $radv || $name == lavapipe-26* ]] || write_icd "$folder/icd-radv.json" "$radv" "$version"
     write_file "$folder/run.sh" 755 <"$here/run-template.sh"
 }
 
