@@ -32,14 +32,15 @@ die() {
 find_archive() {
     archive=${HOB_DEBIAN_ARCHIVE:-}
     local signed_by='' repo origin label key
+    # shellcheck disable=SC2016 # apt fills these in
+    local fields='$(REPO_URI)|$(ORIGIN)|$(LABEL)|$(SIGNED_BY)'
     if [[ -z $archive ]]; then
         while IFS='|' read -r repo origin label key; do
             if [[ $origin == Debian && $label == Debian ]]; then
                 archive=$repo signed_by=$key
                 break
             fi
-        done < <(apt-get indextargets 'Created-By: Packages' \
-            --format '$(REPO_URI)|$(ORIGIN)|$(LABEL)|$(SIGNED_BY)' 2>/dev/null)
+        done < <(apt-get indextargets --format "$fields" 'Created-By: Packages' 2>/dev/null)
     fi
     [[ -n $archive ]] || die "apt on this machine knows no Debian archive (or its lists are" \
         "empty: try 'apt-get update'). Name one: HOB_DEBIAN_ARCHIVE=http://HOST/debian $0"
@@ -119,11 +120,12 @@ unpack_closure() {
     # Releases before trixie keep some libraries outside usr.
     if [[ -d $folder/lib && ! -L $folder/lib ]]; then
         cp -a "$folder/lib/." "$folder/usr/lib/"
-        rm -rf "$folder/lib" "$folder/lib64"
+        rm -rf "${folder:?}"/lib "${folder:?}"/lib64
     fi
     # Most of the size, and no part of a driver.
     rm -rf "$folder"/usr/share/{doc,locale,man,perl,bash-completion,zoneinfo,i18n,lintian} \
-        "$folder"/{etc,var} "$folder"/usr/{bin,sbin} "$folder"/usr/lib/*/{gconv,perl,perl-base}
+        "${folder:?}"/{etc,var} "${folder:?}"/usr/{bin,sbin} \
+        "$folder"/usr/lib/*/{gconv,perl,perl-base}
 }
 
 # Mesa's lavapipe. $1: folder, $2: Debian release, $3: the version wanted.

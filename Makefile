@@ -1,0 +1,73 @@
+# hob: what there is to do. `make` alone prints it.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# A packager's PREFIX is /usr, and its configuration /etc; so is that of /usr/local.
+SYSCONFDIR ?= /etc
+CARGO ?= cargo
+
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+LIBDIR := $(DESTDIR)$(PREFIX)/lib
+DATADIR := $(DESTDIR)$(PREFIX)/share
+CONFDIR := $(DESTDIR)$(SYSCONFDIR)/hob
+RELEASE := target/release
+
+UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test check bench models drivers install uninstall
+
+help: ## Print this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+deps: ## Install by apt what is missing to build and run hob
+	@tests/make/deps.sh demo
+
+build: ## Build hob and hobd (target/release)
+	@tests/make/deps.sh build
+	$(CARGO) build --locked --release --bins
+
+demo: ## See a small language model answer
+	@tests/make/deps.sh demo
+	$(CARGO) build --locked --release --bins
+	@tests/models/fetch.sh smollm2
+	@tests/make/demo.sh
+
+test: ## Run all tests, on several Vulkan drivers; no GPU needed
+	@tests/make/deps.sh test
+	@tests/drivers/unpack.sh
+	@tests/models/fetch.sh
+	@tests/make/test.sh
+
+check: ## Check format, lints, licences, structure, scripts
+	@tests/make/check.sh
+
+bench: build ## Measure prefill and decode on this machine's device
+	@tests/models/fetch.sh smollm2
+	$(RELEASE)/hob bench --model target/models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+models: ## Fetch the models of the demo and the tests (target/models)
+	@tests/models/fetch.sh
+
+drivers: ## Unpack the drivers of the tests (target/drivers)
+	@tests/drivers/unpack.sh
+
+# Building is a step of its own: it is done as a user, and this as root.
+install: ## Install what `make build` has built (PREFIX, DESTDIR)
+	@test -x $(RELEASE)/hobd || { echo "nothing is built yet: make build" >&2; exit 1; }
+	install -d $(BINDIR) $(LIBDIR)/systemd/system $(LIBDIR)/systemd/user $(LIBDIR)/sysusers.d
+	install -m 755 $(RELEASE)/hob $(RELEASE)/hobd $(BINDIR)/
+	for unit in $(UNITS); do \
+		sed 's|/usr/bin/hobd|$(PREFIX)/bin/hobd|; s|/etc/hob/|$(SYSCONFDIR)/hob/|' systemd/$$unit \
+			>$(LIBDIR)/systemd/$$unit && chmod 644 $(LIBDIR)/systemd/$$unit || exit 1; \
+	done
+	install -m 644 systemd/sysusers.d/hob.conf $(LIBDIR)/sysusers.d/
+	install -d $(CONFDIR)
+	test -e $(CONFDIR)/hobd.toml || install -m 644 config/hobd.toml $(CONFDIR)/
+	install -d $(DATADIR)/doc/hob
+	install -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE $(DATADIR)/doc/hob/
+
+uninstall: ## Remove what `make install` installed, but not its configuration
+	rm -f $(BINDIR)/hob $(BINDIR)/hobd $(LIBDIR)/sysusers.d/hob.conf
+	rm -f $(addprefix $(LIBDIR)/systemd/,$(UNITS))
+	rm -rf $(DATADIR)/doc/hob
