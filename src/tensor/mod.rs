@@ -4,6 +4,7 @@
 
 mod dequant;
 mod dtype;
+pub mod layout;
 
 pub use dequant::dequantize_row;
 pub use dtype::{DType, UnsupportedType};

@@ -1,0 +1,73 @@
+// embed: y[t] = factor * W[token[t]] for rows of the packed table W that this slice of it holds.
+//
+// Dispatch   (tokens, 1, 1); local size (LANES, 1, 1)
+// Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl)
+// Binding 1  words   readonly  32-bit plane of W from row row_first on
+// Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
+// Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are
+// Needs      nothing
+// Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
+//
+// Variant embed_f32: FORMAT=F32
+// Variant embed_f16: FORMAT=F16
+// Variant embed_bf16: FORMAT=BF16
+// Variant embed_q8_0: FORMAT=Q8_0
+// Variant embed_q4_0: FORMAT=Q4_0
+// Variant embed_q4_1: FORMAT=Q4_1
+// Variant embed_q5_0: FORMAT=Q5_0
+// Variant embed_q5_1: FORMAT=Q5_1
+// Variant embed_q4_k: FORMAT=Q4_K
+// Variant embed_q5_k: FORMAT=Q5_K
+// Variant embed_q6_k: FORMAT=Q6_K
+#version 460
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+
+layout(push_constant) uniform Params {
+    uint units;     // units in a row of W
+    uint blocks;    // blocks of 32 in a row
+    uint row_first; // the slice's first row, a multiple of LANES
+    uint row_count; // its rows
+    uint y_stride;  // in vec4
+    float factor;
+};
+layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
+layout(std430, binding = 1) readonly buffer Words { uint words[]; };
+layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
+layout(std430, binding = 3) buffer Y { vec4 y[]; };
+
+#include "weights.glsl"
+
+void main() {
+    const uint token = gl_WorkGroupID.x;
+    const uint row = steps[token].x - row_first;
+    if (row >= row_count) { // also where the token lies before the slice: the difference wraps
+        return;
+    }
+    const uint base = row / LANES * units;
+    const uint lane = row % LANES;
+    for (uint block_index = gl_LocalInvocationID.x; block_index < blocks; block_index += LANES) {
+        const uint unit = base + block_index / BLOCKS_PER_UNIT;
+        const uint sub = block_index % BLOCKS_PER_UNIT;
+        const uint quad_at = unit * QUADS * LANES + lane;
+        const uint word_at = unit * WORDS * LANES + lane;
+        const Block block = load_block(quad_at, word_at, sub);
+        const uint y_at = token * y_stride + block_index * 8;
+#if QUANTISED
+        const UnitHead head = load_unit(quad_at, word_at);
+        [[unroll]] for (int i = 0; i < 8; i++) {
+            vec2 scale = block_scale(head, word_at, sub, i * SCALES / 8);
+            y[y_at + i] = factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y);
+        }
+#else
+        [[unroll]] for (int i = 0; i < 8; i++) {
+            y[y_at + i] = factor * block.w[i];
+        }
+#endif
+    }
+}

@@ -1,0 +1,270 @@
+// matmul: y[t, m] = epilogue(scale[t] * sum_k W[m, k] * x[t, k] * g[k]) for packed weights W.
+//
+// One lane owns R rows of W (one of each of R groups of LANES rows) and TOKENS columns; activations are
+// loaded once by the lanes together and handed round. No lane ever adds up another lane's products, so a
+// row's result has one order of summation whatever the number of tokens.
+//
+// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1): SPLIT rows of lanes share the
+//            units of K and add up at the end
+// Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
+// Binding 1  words     readonly  32-bit plane of W
+// Binding 2  x         readonly  f32 [tokens, x_stride]
+// Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
+// Binding 4  gain      readonly  f32 [K], with NORM
+// Binding 5  bias      readonly  f32 [rows], with BIAS
+// Needs      shared memory SPLIT * R * TOKENS * LANES * 4 bytes where SPLIT > 1; subgroup broadcast and
+//            shuffle in the variants with SUBGROUPS=1
+// Numerics   f32; within 1e-5 of the twin relative to sum |w x|
+//
+// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1
+// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1
+// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1
+// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1
+// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1
+// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1
+// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1
+// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1
+// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1
+// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1
+// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1
+// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0
+// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0
+// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0
+// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0
+// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0
+// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0
+// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0
+// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0
+// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0
+// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0
+// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0
+#version 460
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint SPLIT = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+layout(constant_id = 3) const uint R = 4;      // rows of a lane; even with a GLU epilogue
+layout(constant_id = 4) const uint TOKENS = 1; // columns of a tile
+layout(constant_id = 5) const uint NORM = 0;   // 1: RMS-normalise x and multiply by gain
+layout(constant_id = 6) const uint BIAS = 0;   // 1: add bias
+layout(constant_id = 7) const uint EPILOGUE = 0;
+
+const uint EPILOGUE_STORE = 0;    // y = v
+const uint EPILOGUE_RESIDUAL = 1; // y += v
+const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) * up
+const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
+
+layout(push_constant) uniform Params {
+    uint units;     // units in a row of W
+    uint rows;      // rows of y to write
+    uint groups;    // groups of LANES rows in the planes
+    uint tokens;    // rows of x
+    uint x_stride;  // in vec4
+    uint y_stride;  // in floats
+    uint y_offset;  // in floats
+    uint blocks;    // blocks of 32 in a row of W
+    float epsilon;  // with NORM
+};
+layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
+layout(std430, binding = 1) readonly buffer Words { uint words[]; };
+layout(std430, binding = 2) readonly buffer X { vec4 x[]; };
+layout(std430, binding = 3) buffer Y { float y[]; };
+layout(std430, binding = 4) readonly buffer Gain { vec4 gain[]; };
+layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
+
+// A block of 32 activations is 8 vec4: lane i (mod 8) loads number i; with 4 lanes each loads two.
+const uint SPREAD = LANES < 8 ? LANES : 8;
+const uint LOADS = 8 / SPREAD;
+#define ROWS_Y SPLIT
+#define LANE_SLOTS (TOKENS * LOADS)
+#include "lanes.glsl"
+#include "weights.glsl"
+#include "activation.glsl"
+
+shared float partials[SPLIT > 1 ? SPLIT * R * TOKENS * LANES : 1];
+shared float square_partials[SPLIT > 1 ? SPLIT * TOKENS : 1];
+
+void main() {
+    const uint lane = gl_LocalInvocationID.x;
+    const uint token_first = gl_WorkGroupID.x * TOKENS;
+    const uint group_first = gl_WorkGroupID.y * R;
+
+    uint quad_at[R];
+    uint word_at[R];
+    [[unroll]] for (uint r = 0; r < R; r++) {
+        uint group = min(group_first + r, groups - 1);
+        quad_at[r] = group * units * QUADS * LANES + lane;
+        word_at[r] = group * units * WORDS * LANES + lane;
+    }
+    uint x_at[TOKENS];
+    float squares[TOKENS];
+    float sums[R][TOKENS];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        x_at[t] = min(token_first + t, tokens - 1) * x_stride + (lane % SPREAD);
+        squares[t] = 0.0;
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            sums[r][t] = 0.0;
+        }
+    }
+
+    // Every row of lanes runs the same number of rounds, because the variants without subgroups have
+    // barriers inside; one without a unit left adds zeros.
+    for (uint first = 0; first < units; first += SPLIT) {
+        const uint unit = first + (SPLIT > 1 ? gl_LocalInvocationID.y : 0);
+        const bool live = SPLIT == 1 || unit < units;
+        const uint unit_safe = SPLIT == 1 ? unit : min(unit, units - 1);
+#if QUANTISED
+        UnitHead head[R];
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            head[r] = load_unit(quad_at[r] + unit_safe * QUADS * LANES, word_at[r] + unit_safe * WORDS * LANES);
+        }
+#endif
+        for (uint sub = 0; sub < BLOCKS_PER_UNIT; sub++) {
+            const uint block_index = unit_safe * BLOCKS_PER_UNIT + sub;
+            if (SPLIT == 1 && BLOCKS_PER_UNIT == 2 && block_index >= blocks) {
+                break; // the last unit of an odd row is half full
+            }
+            const bool inside = SPLIT == 1 || (live && block_index < blocks);
+            vec4 xs[TOKENS][LOADS];
+            float x_sum[TOKENS][SCALES];
+            lanes_begin();
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                float total[LOADS];
+                [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                    vec4 v = inside ? x[x_at[t] + block_index * 8 + i * SPREAD] : vec4(0.0);
+                    if (NORM == 1) {
+                        squares[t] += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+                        v *= inside ? gain[block_index * 8 + i * SPREAD + lane % SPREAD] : vec4(0.0);
+                    }
+                    xs[t][i] = v * PRESCALE;
+                    lanes_put(t * LOADS + i, xs[t][i]);
+#if QUANTISED
+                    total[i] = (v.x + v.y) + (v.z + v.w);
+#endif
+                }
+#if QUANTISED
+#if SCALES == 1
+                float all = 0.0;
+                [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                    all += total[i];
+                }
+                x_sum[t][0] = lanes_sum(all, SPREAD);
+#else
+                // Load i of lane l is number i * SPREAD + l of the block's 8: the first four are the
+                // first half.
+                float low = 0.0;
+                float high = 0.0;
+                [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                    bool first_half = i * SPREAD + lane % SPREAD < 4;
+                    low += first_half ? total[i] : 0.0;
+                    high += first_half ? 0.0 : total[i];
+                }
+                x_sum[t][0] = lanes_sum(low, SPREAD);
+                x_sum[t][1] = lanes_sum(high, SPREAD);
+#endif
+#endif
+            }
+            lanes_ready();
+
+            Block w[R];
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                w[r] = load_block(quad_at[r] + unit_safe * QUADS * LANES, word_at[r] + unit_safe * WORDS * LANES, sub);
+            }
+#if QUANTISED
+            [[unroll]] for (int part = 0; part < SCALES; part++) {
+                float products[R][TOKENS];
+                [[unroll]] for (int i = 0; i < 8 / SCALES; i++) {
+                    const int at = part * (8 / SCALES) + i;
+                    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                        vec4 v = lanes_get(t * LOADS + at / SPREAD, at % SPREAD, xs[t][at / SPREAD]);
+                        [[unroll]] for (uint r = 0; r < R; r++) {
+                            vec4 u = expand(w[r].u[at]);
+                            float p = (u.x * v.x + u.y * v.y) + (u.z * v.z + u.w * v.w);
+                            products[r][t] = i == 0 ? p : products[r][t] + p;
+                        }
+                    }
+                }
+                [[unroll]] for (uint r = 0; r < R; r++) {
+                    vec2 scale = block_scale(head[r], word_at[r] + unit_safe * WORDS * LANES, sub, part);
+                    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                        sums[r][t] += scale.x * products[r][t] + scale.y * x_sum[t][part];
+                    }
+                }
+            }
+#else
+            [[unroll]] for (int at = 0; at < 8; at++) {
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    vec4 v = lanes_get(t * LOADS + at / SPREAD, at % SPREAD, xs[t][at / SPREAD]);
+                    [[unroll]] for (uint r = 0; r < R; r++) {
+                        sums[r][t] += (w[r].w[at].x * v.x + w[r].w[at].y * v.y)
+                            + (w[r].w[at].z * v.z + w[r].w[at].w * v.w);
+                    }
+                }
+            }
+#endif
+        }
+    }
+
+    float scale[TOKENS];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        scale[t] = NORM == 1 ? lanes_sum(squares[t], SPREAD) : 0.0;
+    }
+    if (SPLIT > 1) {
+        const uint slice = gl_LocalInvocationID.y;
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            if (lane == 0) {
+                square_partials[slice * TOKENS + t] = scale[t];
+            }
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                partials[((slice * R + r) * TOKENS + t) * LANES + lane] = sums[r][t];
+            }
+        }
+        barrier(); // the partial sums of all rows of lanes are there
+        if (slice > 0) {
+            return;
+        }
+        for (uint other = 1; other < SPLIT; other++) {
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                scale[t] += square_partials[other * TOKENS + t];
+                [[unroll]] for (uint r = 0; r < R; r++) {
+                    sums[r][t] += partials[((other * R + r) * TOKENS + t) * LANES + lane];
+                }
+            }
+        }
+    }
+
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        if (token_first + t >= tokens) {
+            break;
+        }
+        const float factor = NORM == 1 ? inversesqrt(scale[t] / float(blocks * 32) + epsilon) : 1.0;
+        const uint y_row = (token_first + t) * y_stride + y_offset;
+        if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
+            [[unroll]] for (uint r = 0; r < R; r += 2) {
+                uint row = ((group_first + r) / 2) * LANES + lane;
+                if (row < rows) {
+                    float gate = sums[r][t] * factor;
+                    float up = sums[r + 1][t] * factor;
+                    y[y_row + row] = (EPILOGUE == EPILOGUE_SWIGLU ? silu(gate) : gelu(gate)) * up;
+                }
+            }
+        } else {
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                uint row = (group_first + r) * LANES + lane;
+                if (row < rows) {
+                    float v = sums[r][t] * factor;
+                    if (BIAS == 1) {
+                        v += bias[row];
+                    }
+                    if (EPILOGUE == EPILOGUE_RESIDUAL) {
+                        v += y[y_row + row];
+                    }
+                    y[y_row + row] = v;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// qkv_post: per head, RMS-normalise q and k (optional), rotate them (RoPE), and store k and v in the
+// session's KV pages.
+//
+// Dispatch   (tokens, heads + 2 * kv_heads, 1); local size (LANES, 1, 1)
+// Binding 0  qkv     readonly  f32 [tokens, qkv_stride]: heads, then kv_heads of k, then of v
+// Binding 1  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
+// Binding 2  tables  readonly  u32 [block tables, table_stride]: page of each PAGE_TOKENS positions
+// Binding 3  rope    readonly  vec2 (cos, sin) [coarse + 64, rope_dim / 2]: of 64 p, then of p < 64
+// Binding 4  q_gain  readonly  f32 [HEAD_DIM], with QK_NORM
+// Binding 5  k_gain  readonly  f32 [HEAD_DIM], with QK_NORM
+// Binding 6  q       f32 [tokens, heads * HEAD_DIM]
+// Binding 7  kv      u32 words of this layer's pages (include/pages.glsl)
+// Needs      subgroup shuffle with SUBGROUPS=1
+// Numerics   f32; f16 pages round to nearest even
+//
+// Variant qkv_post: SUBGROUPS=1
+// Variant qkv_post_shared: SUBGROUPS=0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+layout(constant_id = 3) const uint HEAD_DIM = 64;
+layout(constant_id = 4) const uint KV_HALF = 1;  // 1: pages hold f16, 0: f32
+layout(constant_id = 5) const uint QK_NORM = 0;
+layout(constant_id = 6) const uint NEOX = 0;     // 1: pairs (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
+
+layout(push_constant) uniform Params {
+    uint heads;
+    uint kv_heads;
+    uint qkv_stride;   // in floats
+    uint table_stride; // in pages
+    uint rope_dim;     // even; dimensions past it are not rotated
+    uint rope_coarse;  // rows of the coarse half of `rope`
+    float epsilon;
+};
+layout(std430, binding = 0) readonly buffer Qkv { float qkv[]; };
+layout(std430, binding = 1) readonly buffer Steps { uvec4 steps[]; };
+layout(std430, binding = 2) readonly buffer Tables { uint tables[]; };
+layout(std430, binding = 3) readonly buffer Rope { vec2 rope[]; };
+layout(std430, binding = 4) readonly buffer QGain { float q_gain[]; };
+layout(std430, binding = 5) readonly buffer KGain { float k_gain[]; };
+layout(std430, binding = 6) buffer Q { vec2 q[]; };
+layout(std430, binding = 7) buffer Kv { uint kv[]; };
+
+#define ROWS_Y 1
+#define LANE_SLOTS 1
+#include "lanes.glsl"
+#include "pages.glsl"
+
+vec2 cos_sin(uint position, uint pair) {
+    vec2 coarse = rope[(position >> 6) * (rope_dim / 2) + pair];
+    vec2 fine = rope[(rope_coarse + (position & 63)) * (rope_dim / 2) + pair];
+    return vec2(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
+}
+
+float load(uint at, uint dim, float factor, bool is_q) {
+    float value = qkv[at + dim] * factor;
+    if (QK_NORM == 1) {
+        value *= is_q ? q_gain[dim] : k_gain[dim];
+    }
+    return value;
+}
+
+// Dimension `dim` of the head at `at`, normalised and rotated.
+float rotated(uint at, uint dim, float factor, bool is_q, uint position) {
+    float own = load(at, dim, factor, is_q);
+    if (dim >= rope_dim) {
+        return own;
+    }
+    uint half_dim = rope_dim / 2;
+    uint pair = NEOX == 1 ? (dim < half_dim ? dim : dim - half_dim) : dim / 2;
+    bool is_first = NEOX == 1 ? dim < half_dim : (dim & 1) == 0;
+    uint partner_dim = NEOX == 1 ? (is_first ? dim + half_dim : dim - half_dim) : dim ^ 1;
+    float partner = load(at, partner_dim, factor, is_q);
+    vec2 cs = cos_sin(position, pair);
+    return is_first ? own * cs.x - partner * cs.y : own * cs.x + partner * cs.y;
+}
+
+void main() {
+    const uint lane = gl_LocalInvocationID.x;
+    const uint token = gl_WorkGroupID.x;
+    const uint head = gl_WorkGroupID.y;
+    const uint at = token * qkv_stride + head * HEAD_DIM;
+    const bool is_q = head < heads;
+    const bool is_v = head >= heads + kv_heads;
+    const uint position = steps[token].y;
+
+    float factor = 1.0;
+    if (QK_NORM == 1) {
+        float squares = 0.0;
+        for (uint dim = lane; dim < HEAD_DIM; dim += LANES) {
+            squares += qkv[at + dim] * qkv[at + dim];
+        }
+        factor = inversesqrt(lanes_sum(squares, LANES) / float(HEAD_DIM) + epsilon);
+    }
+    const uint kv_head = is_v ? head - heads - kv_heads : head - heads;
+    const uint page = is_q ? 0 : tables[steps[token].z * table_stride + position / PAGE_TOKENS];
+    for (uint pair = lane; pair < HEAD_DIM / 2; pair += LANES) {
+        const uint dim = 2 * pair;
+        vec2 value;
+        if (is_v) {
+            value = vec2(qkv[at + dim], qkv[at + dim + 1]);
+        } else {
+            value = vec2(
+                rotated(at, dim, factor, is_q, position), rotated(at, dim + 1, factor, is_q, position));
+        }
+        if (is_q) {
+            q[(token * heads + head) * (HEAD_DIM / 2) + pair] = value;
+        } else {
+            uint word = is_v ? v_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim)
+                             : k_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim);
+            if (KV_HALF == 1) {
+                kv[word] = packHalf2x16(value);
+            } else {
+                kv[word] = floatBitsToUint(value.x);
+                kv[word + 1] = floatBitsToUint(value.y);
+            }
+        }
+    }
+}
