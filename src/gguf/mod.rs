@@ -1,1 +1,153 @@
-//! (skeleton)
+//! Reads GGUF model files, versions 2 and 3: metadata, the list of tensors, tensor data by range.
+//!
+//! Owns the container: what is well formed and where each tensor's bytes are. It must not know what
+//! a key or tensor means; `model` and `tokenizer` do. Files are foreign input: every count and length
+//! is held against the bytes that are really there before anything is allocated, and each refusal
+//! names the file, the key or tensor, what was wanted and what was found. Data are read by position,
+//! never mapped, so a file that shrinks under the daemon gives an error and not a signal.
+
+mod build;
+mod cursor;
+mod error;
+mod fuzz;
+mod header;
+mod metadata;
+mod source;
+mod tensors;
+mod value;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use build::GgufBuilder;
+pub use error::{GgufError, GgufFault};
+pub use fuzz::fuzz_gguf;
+pub use metadata::Metadata;
+pub use tensors::{TensorInfo, TensorType};
+pub use value::{Array, StrArray, Value};
+
+use source::Source;
+
+/// An open GGUF file: its header in memory, its tensor data on disk.
+#[derive(Debug)]
+pub struct GgufFile {
+    path: Arc<Path>,
+    source: Source,
+    version: u32,
+    alignment: u32,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
+}
+
+impl GgufFile {
+    /// Opens the file at `path` and reads its header. Tensor data stay on disk.
+    ///
+    /// # Errors
+    /// If the path is not a readable regular file or its header is not well formed, or a tensor's
+    /// data would lie outside the file. Tensors of a type that is only known by name are listed.
+    pub fn open(path: &Path) -> Result<Self, GgufError> {
+        let shared: Arc<Path> = path.into();
+        let source = Source::open(path).map_err(|fault| GgufError::new(&shared, fault))?;
+        Self::parse(shared, source)
+    }
+
+    /// Reads a file that is already in memory; `path` is its name in messages.
+    ///
+    /// # Errors
+    /// As [`GgufFile::open`].
+    pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, GgufError> {
+        Self::parse(path.into(), Source::Bytes(bytes))
+    }
+
+    fn parse(path: Arc<Path>, source: Source) -> Result<Self, GgufError> {
+        let header = header::read(&source, &path).map_err(|fault| GgufError::new(&path, fault))?;
+        let by_name = (header.tensors.iter().enumerate())
+            .map(|(index, tensor)| (tensor.name.clone(), index))
+            .collect();
+        Ok(Self {
+            path,
+            source,
+            version: header.version,
+            alignment: header.alignment,
+            metadata: header.metadata,
+            tensors: header.tensors,
+            by_name,
+        })
+    }
+
+    /// Where the file was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The container version, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Tensor data start at multiples of this many bytes from the start of the data section.
+    pub fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// Size of the whole file in bytes, as it was when opened.
+    pub fn file_bytes(&self) -> u64 {
+        self.source.bytes()
+    }
+
+    /// All metadata, in the order of the file.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All metadata, to take values out that are not needed again.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// All tensors, in the order of the file.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|&index| &self.tensors[index])
+    }
+
+    /// Fills `out` with the bytes of `tensor` from `offset_in_tensor` on.
+    ///
+    /// # Errors
+    /// If the range is not within the tensor, or reading fails.
+    pub fn read_tensor(
+        &self,
+        tensor: &TensorInfo,
+        offset_in_tensor: u64,
+        out: &mut [u8],
+    ) -> Result<(), GgufError> {
+        let wanted = out.len() as u64;
+        let inside = offset_in_tensor.checked_add(wanted).is_some_and(|end| end <= tensor.bytes);
+        if !inside {
+            let fault = GgufFault::Range {
+                tensor: error::plain(&tensor.name),
+                offset: offset_in_tensor,
+                wanted,
+                bytes: tensor.bytes,
+            };
+            return Err(GgufError::new(&self.path, fault));
+        }
+        let read = match tensor.offset.checked_add(offset_in_tensor) {
+            Some(at) => self.source.read_exact_at(at, out),
+            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        };
+        read.map_err(|error| {
+            let tensor = error::plain(&tensor.name);
+            GgufError::new(&self.path, GgufFault::ReadTensor { tensor, wanted, error })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
