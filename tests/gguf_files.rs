@@ -105,3 +105,15 @@ fn real_models_read_whole() {
         check_model(&path);
     }
 }
+
+/// Files with a tokenizer and no tensors.
+#[test]
+fn vocabulary_files_open() {
+    for path in files("HOB_SHARED", "../shared", "vocabs") {
+        let file = GgufFile::open(&path).unwrap();
+        assert_eq!(file.tensors().len(), 0);
+        let tokens = file.metadata().str_array("tokenizer.ggml.tokens").unwrap();
+        let types = file.metadata().i32_array("tokenizer.ggml.token_type").unwrap();
+        assert_eq!(tokens.len(), types.len());
+    }
+}
