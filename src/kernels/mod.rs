@@ -1,1 +1,3 @@
-//! (skeleton)
+//! One Rust file per shader: its parameters, bindings and grid.
+
+pub mod spirv;
