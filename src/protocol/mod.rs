@@ -1,1 +1,72 @@
-//! (skeleton)
+//! Protocol 1: JSON-RPC 2.0 over one Unix socket. The only serialised request and response types.
+//!
+//! Owns the shapes on the wire, their framing ([`FrameDecoder`]) and the error codes
+//! ([`ErrorCode`]). It does no I/O and knows nothing of sockets or tasks; `config/protocol.md` is
+//! its manual. Server and client share it: [`decode_request`] and [`encode_response`] serve one,
+//! [`encode_request`] and [`decode_server_message`] the other.
+
+mod codec;
+mod error;
+mod fields;
+mod message;
+mod params;
+mod results;
+
+pub use codec::*;
+pub use error::*;
+pub use fields::*;
+pub use message::*;
+pub use params::*;
+pub use results::*;
+
+/// Version of this protocol, as `initialize` reports it.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Most entries of `stop`.
+pub const STOP_TEXTS_MAX: usize = 16;
+
+/// Most alternatives that `logprobs` and `prompt_logprobs` report per token.
+pub const LOGPROBS_MAX: u32 = 20;
+
+/// `max_tokens` of a `generate` that does not say, where the context has this much left.
+pub const MAX_TOKENS_DEFAULT: u32 = 512;
+
+/// Names of the methods.
+pub mod method {
+    /// Says who is there: server, protocol, model, limits.
+    pub const INITIALIZE: &str = "initialize";
+    /// Creates a session.
+    pub const SESSION_CREATE: &str = "session.create";
+    /// Lists the caller's sessions.
+    pub const SESSION_LIST: &str = "session.list";
+    /// Closes a session of the caller's.
+    pub const SESSION_CLOSE: &str = "session.close";
+    /// Generates text.
+    pub const GENERATE: &str = "generate";
+    /// Cancels a request of the same connection.
+    pub const CANCEL: &str = "cancel";
+    /// Text to tokens.
+    pub const TOKENIZE: &str = "tokenize";
+    /// Tokens to text.
+    pub const DETOKENIZE: &str = "detokenize";
+    /// Messages to the prompt text that the model was trained on.
+    pub const APPLY_TEMPLATE: &str = "apply_template";
+    /// State of the daemon.
+    pub const STATUS: &str = "status";
+    /// Notification to the client: one more token of a streaming `generate`.
+    pub const GENERATE_TOKEN: &str = "generate.token";
+
+    /// Every method a client may call.
+    pub const ALL: [&str; 10] = [
+        INITIALIZE,
+        SESSION_CREATE,
+        SESSION_LIST,
+        SESSION_CLOSE,
+        GENERATE,
+        CANCEL,
+        TOKENIZE,
+        DETOKENIZE,
+        APPLY_TEMPLATE,
+        STATUS,
+    ];
+}

@@ -1,0 +1,154 @@
+//! Error codes, and the error object of a reply.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::engine::AdmitError;
+
+use super::fields::ParamsError;
+
+/// Number of an error, stable across versions of protocol 1. `config/protocol.md` has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ErrorCode(pub i64);
+
+impl ErrorCode {
+    /// The bytes are not JSON, or not UTF-8.
+    pub const PARSE: Self = Self(-32700);
+    /// JSON, but not a request.
+    pub const INVALID_REQUEST: Self = Self(-32600);
+    /// No such method.
+    pub const METHOD_NOT_FOUND: Self = Self(-32601);
+    /// A parameter is missing, unknown, of the wrong type or out of range.
+    pub const INVALID_PARAMS: Self = Self(-32602);
+    /// The daemon failed; its log says more.
+    pub const INTERNAL: Self = Self(-32603);
+    /// The daemon is about to exit.
+    pub const SHUTTING_DOWN: Self = Self(-32000);
+    /// Too many requests wait.
+    pub const QUEUE_FULL: Self = Self(-32001);
+    /// The prompt does not fit the session's context.
+    pub const CONTEXT_FULL: Self = Self(-32002);
+    /// The caller has no such session.
+    pub const UNKNOWN_SESSION: Self = Self(-32003);
+    /// Another request is running on the session.
+    pub const SESSION_BUSY: Self = Self(-32004);
+    /// The caller already has a session of this name.
+    pub const SESSION_EXISTS: Self = Self(-32005);
+    /// Too many sessions.
+    pub const TOO_MANY_SESSIONS: Self = Self(-32006);
+    /// No room in the KV cache now.
+    pub const KV_FULL: Self = Self(-32007);
+    /// A token that the vocabulary lacks.
+    pub const UNKNOWN_TOKEN: Self = Self(-32008);
+    /// The prompt has no token.
+    pub const EMPTY_PROMPT: Self = Self(-32009);
+    /// The model has no chat template.
+    pub const NO_CHAT_TEMPLATE: Self = Self(-32010);
+    /// The chat template refused the messages.
+    pub const TEMPLATE_FAILED: Self = Self(-32011);
+    /// The tokenizer refused the text or the tokens.
+    pub const TOKENIZER_FAILED: Self = Self(-32012);
+    /// A frame larger than the limit; the connection is closed.
+    pub const FRAME_TOO_LARGE: Self = Self(-32013);
+    /// A frame header that cannot be read; the connection is closed.
+    pub const BAD_FRAME: Self = Self(-32014);
+    /// Too many requests in flight on this connection.
+    pub const TOO_MANY_REQUESTS: Self = Self(-32015);
+    /// A request with this id is in flight on this connection.
+    pub const DUPLICATE_ID: Self = Self(-32016);
+    /// Too many connections; this one is closed.
+    pub const TOO_MANY_CONNECTIONS: Self = Self(-32017);
+    /// The engine cannot take on requests any more.
+    pub const ENGINE_STOPPED: Self = Self(-32018);
+}
+
+/// The `error` of a reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ErrorObject {
+    /// What kind of error.
+    pub code: ErrorCode,
+    /// For a person.
+    pub message: String,
+    /// The facts of the message, for a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl ErrorObject {
+    /// An error without `data`.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// The same error with `data`.
+    #[must_use]
+    pub fn with_data(mut self, data: Value) -> Self {
+        self.data = Some(data);
+        self
+    }
+}
+
+impl fmt::Display for ErrorObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ErrorObject {}
+
+impl From<AdmitError> for ErrorObject {
+    fn from(error: AdmitError) -> Self {
+        let message = error.to_string();
+        let (code, data) = match error {
+            AdmitError::QueueFull { waiting, limit } => {
+                (ErrorCode::QUEUE_FULL, json!({"waiting": waiting, "limit": limit}))
+            }
+            AdmitError::ContextFull { prompt_tokens, context_tokens } => (
+                ErrorCode::CONTEXT_FULL,
+                json!({"prompt_tokens": prompt_tokens, "context_tokens": context_tokens}),
+            ),
+            AdmitError::UnknownSession(session) => {
+                (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
+            }
+            AdmitError::SessionBusy(session) => {
+                (ErrorCode::SESSION_BUSY, json!({"session": session}))
+            }
+            AdmitError::SessionExists(name) => (ErrorCode::SESSION_EXISTS, json!({"name": name})),
+            AdmitError::TooManySessions { limit } => {
+                (ErrorCode::TOO_MANY_SESSIONS, json!({"limit": limit}))
+            }
+            AdmitError::KvFull { wanted_tokens, free_tokens } => (
+                ErrorCode::KV_FULL,
+                json!({"wanted_tokens": wanted_tokens, "free_tokens": free_tokens}),
+            ),
+            AdmitError::UnknownToken { token, vocab_size } => {
+                (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
+            }
+            AdmitError::EmptyPrompt => (ErrorCode::EMPTY_PROMPT, Value::Null),
+            AdmitError::ShuttingDown => (ErrorCode::SHUTTING_DOWN, Value::Null),
+        };
+        let data = (!data.is_null()).then_some(data);
+        Self { code, message, data }
+    }
+}
+
+impl From<ParamsError> for ErrorObject {
+    fn from(error: ParamsError) -> Self {
+        let message = error.to_string();
+        let data = match error {
+            ParamsError::Unknown { field, nearest } => json!({"field": field, "nearest": nearest}),
+            ParamsError::Missing { field, wanted } => json!({"field": field, "wanted": wanted}),
+            ParamsError::Invalid { field, wanted, found } => {
+                json!({"field": field, "wanted": wanted, "found": found})
+            }
+            ParamsError::Duplicate { field } => json!({"field": field}),
+            ParamsError::NotAnObject { found } => json!({"wanted": "an object", "found": found}),
+            ParamsError::TooMany { limit } => json!({"limit": limit}),
+        };
+        Self { code: ErrorCode::INVALID_PARAMS, message, data: Some(data) }
+    }
+}

@@ -1,0 +1,299 @@
+//! Parameters of the methods. Optional ones may be absent or null.
+//!
+//! A client builds and serialises them; the server reads them with [`Params::read`], which refuses
+//! unknown fields. Ranges are the server's to check.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, ParamsError};
+use super::message::RequestId;
+
+/// Parameters that can be read from a request.
+pub trait Params: Sized {
+    /// Reads raw parameters.
+    ///
+    /// # Errors
+    /// An unknown, missing or wrongly typed field.
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError>;
+}
+
+/// Parameters of a method that has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NoParams {}
+
+impl Params for NoParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        Fields::new(params, &[]).map(|_| Self {})
+    }
+}
+
+/// Parameters of `initialize`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InitializeParams {
+    /// Who calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientInfo>,
+    /// The protocol the client speaks; the server refuses one that it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<u32>,
+}
+
+/// A client's name and version, for the server's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// Name.
+    pub name: String,
+    /// Version.
+    #[serde(default)]
+    pub version: String,
+}
+
+impl Params for InitializeParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["client", "protocol"])?;
+        Ok(Self {
+            client: fields.optional("client", "an object {name, version?} of strings")?,
+            protocol: fields.optional("protocol", "an integer")?,
+        })
+    }
+}
+
+/// Parameters of `session.create`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionCreateParams {
+    /// Name, unique among the caller's sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Context; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u32>,
+}
+
+impl Params for SessionCreateParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["name", "context_tokens"])?;
+        Ok(Self {
+            name: fields.optional("name", "a string")?,
+            context_tokens: fields.optional("context_tokens", "an integer from 1")?,
+        })
+    }
+}
+
+/// A session, by the number that `session.create` returned or by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SessionRef {
+    /// Number.
+    Number(u64),
+    /// Name.
+    Name(String),
+}
+
+/// What a field that is a [`SessionRef`] should be.
+const SESSION_WANTED: &str = "a session's number or name";
+
+/// Parameters of `session.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionCloseParams {
+    /// Which.
+    pub session: SessionRef,
+}
+
+impl Params for SessionCloseParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["session"])?;
+        Ok(Self { session: fields.required("session", SESSION_WANTED)? })
+    }
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, or what else the model's template knows.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+/// What a field of [`Message`]s should be.
+const MESSAGES_WANTED: &str = "an array of {role, content} of strings";
+
+/// Texts that end a generation: one, or several. Serialised as an array.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "OneOrMany")]
+pub struct StopTexts(pub Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<OneOrMany> for StopTexts {
+    fn from(texts: OneOrMany) -> Self {
+        match texts {
+            OneOrMany::One(text) => Self(vec![text]),
+            OneOrMany::Many(texts) => Self(texts),
+        }
+    }
+}
+
+/// Parameters of `generate`. Exactly one of `prompt`, `tokens` and `messages` is to be there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GenerateParams {
+    /// Session to continue; without one, a session for this call alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// Text; the model's begin token is put before it, special tokens in it are recognised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// Token ids, taken as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Vec<u32>>,
+    /// A conversation, put through the model's chat template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<Message>>,
+    /// Most tokens to generate; 0 only evaluates the prompt. Without it, what remains of the
+    /// context, at most [`MAX_TOKENS_DEFAULT`](super::MAX_TOKENS_DEFAULT).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// 0 takes the most likely token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// Keep the k most likely; 0 keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Keep the smallest set whose probability reaches this; 1 keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the best; 0 drops none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Above 1, makes tokens seen lately less likely; 1 is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat_penalty: Option<f32>,
+    /// Seed; without it, one from the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Texts that end the generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopTexts>,
+    /// Report this many of the most likely tokens at each step, 0 to 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
+    /// The same for each prompt token but the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<u32>,
+    /// Send `generate.token` as tokens come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+}
+
+impl Params for GenerateParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        const KNOWN: &[&str] = &[
+            "session",
+            "prompt",
+            "tokens",
+            "messages",
+            "max_tokens",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repeat_penalty",
+            "seed",
+            "stop",
+            "logprobs",
+            "prompt_logprobs",
+            "stream",
+        ];
+        let fields = Fields::new(params, KNOWN)?;
+        Ok(Self {
+            session: fields.optional("session", SESSION_WANTED)?,
+            prompt: fields.optional("prompt", "a string")?,
+            tokens: fields.optional("tokens", "an array of token ids")?,
+            messages: fields.optional("messages", MESSAGES_WANTED)?,
+            max_tokens: fields.optional("max_tokens", "an integer from 0")?,
+            temperature: fields.optional("temperature", "a number from 0")?,
+            top_k: fields.optional("top_k", "an integer from 0")?,
+            top_p: fields.optional("top_p", "a number from 0 to 1")?,
+            min_p: fields.optional("min_p", "a number from 0 to 1")?,
+            repeat_penalty: fields.optional("repeat_penalty", "a number above 0")?,
+            seed: fields.optional("seed", "an integer from 0")?,
+            stop: fields.optional("stop", "a string or an array of strings")?,
+            logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,
+            prompt_logprobs: fields.optional("prompt_logprobs", "an integer from 0 to 20")?,
+            stream: fields.optional("stream", "true or false")?,
+        })
+    }
+}
+
+/// Parameters of `cancel`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CancelParams {
+    /// Id of a request of the same connection.
+    pub id: RequestId,
+}
+
+impl Params for CancelParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["id"])?;
+        Ok(Self { id: fields.required("id", "the id of a request: an integer or a string")? })
+    }
+}
+
+/// Parameters of `tokenize`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenizeParams {
+    /// Text.
+    pub text: String,
+    /// Put the model's begin (and end) tokens around it, where it has them. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_special: Option<bool>,
+    /// Recognise special tokens in the text. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parse_special: Option<bool>,
+}
+
+impl Params for TokenizeParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["text", "add_special", "parse_special"])?;
+        Ok(Self {
+            text: fields.required("text", "a string")?,
+            add_special: fields.optional("add_special", "true or false")?,
+            parse_special: fields.optional("parse_special", "true or false")?,
+        })
+    }
+}
+
+/// Parameters of `detokenize`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DetokenizeParams {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+}
+
+impl Params for DetokenizeParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["tokens"])?;
+        Ok(Self { tokens: fields.required("tokens", "an array of token ids")? })
+    }
+}
+
+/// Parameters of `apply_template`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ApplyTemplateParams {
+    /// A conversation.
+    pub messages: Vec<Message>,
+}
+
+impl Params for ApplyTemplateParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["messages"])?;
+        Ok(Self { messages: fields.required("messages", MESSAGES_WANTED)? })
+    }
+}

@@ -1,0 +1,357 @@
+//! Results of the methods, and the notification. Clients ignore fields they do not know.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine;
+
+use super::message::RequestId;
+
+/// Result of `initialize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitializeResult {
+    /// Who answers.
+    pub server: ServerInfo,
+    /// Version of the protocol.
+    pub protocol: u32,
+    /// The loaded model.
+    pub model: ModelFacts,
+    /// What the daemon allows.
+    pub limits: Limits,
+}
+
+/// A server's name and version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// `hobd`.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+}
+
+/// Facts about the loaded model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFacts {
+    /// Name.
+    pub name: String,
+    /// Architecture, as GGUF names it.
+    pub architecture: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Bytes of the weights.
+    pub weights_bytes: u64,
+    /// The most common tensor type.
+    pub quantization: String,
+    /// Context the model was trained for.
+    pub context_tokens_trained: u32,
+    /// Default and most context of a session.
+    pub context_tokens: u32,
+    /// Size of the vocabulary.
+    pub vocab_size: u32,
+    /// Whether `messages` and `apply_template` work.
+    pub has_chat_template: bool,
+}
+
+impl From<&engine::ModelInfo> for ModelFacts {
+    fn from(model: &engine::ModelInfo) -> Self {
+        Self {
+            name: model.name.clone(),
+            architecture: model.architecture.clone(),
+            parameters: model.parameters,
+            weights_bytes: model.weights_bytes,
+            quantization: model.quantization.clone(),
+            context_tokens_trained: model.context_tokens_trained,
+            context_tokens: model.context_tokens,
+            vocab_size: model.vocab_size,
+            has_chat_template: model.has_chat_template,
+        }
+    }
+}
+
+/// What the daemon allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Largest frame, in bytes.
+    pub frame_bytes_max: u64,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Requests in flight on one connection.
+    pub requests_in_flight_max: u32,
+    /// Sessions at once.
+    pub sessions_max: u32,
+    /// Context of a session, in tokens.
+    pub context_tokens: u32,
+    /// Entries of `stop`.
+    pub stop_max: u32,
+    /// `logprobs` and `prompt_logprobs`.
+    pub logprobs_max: u32,
+}
+
+/// Result of `session.create`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCreateResult {
+    /// The session's number.
+    pub session: u64,
+    /// Its name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its context, in tokens.
+    pub context_tokens: u32,
+}
+
+/// Result of `session.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionListResult {
+    /// The caller's sessions.
+    pub sessions: Vec<SessionEntry>,
+}
+
+/// One session of `session.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionEntry {
+    /// Number.
+    pub session: u64,
+    /// Name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Context, in tokens.
+    pub context_tokens: u32,
+    /// Tokens in its cache.
+    pub cached_tokens: u32,
+    /// A request is running on it.
+    pub busy: bool,
+    /// Seconds since it was last used.
+    pub idle_seconds: u64,
+}
+
+impl From<engine::SessionInfo> for SessionEntry {
+    fn from(session: engine::SessionInfo) -> Self {
+        Self {
+            session: session.id.0,
+            name: session.name,
+            context_tokens: session.context_tokens,
+            cached_tokens: session.cached_tokens,
+            busy: session.busy,
+            idle_seconds: session.idle_seconds,
+        }
+    }
+}
+
+/// Result of `session.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCloseResult {
+    /// Number of the session that was closed.
+    pub session: u64,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishReason {
+    /// A stop token of the model or a stop text.
+    Stop,
+    /// `max_tokens` or the context's end.
+    Length,
+    /// Cancelled.
+    Cancelled,
+    /// The engine failed; the result holds what was generated before.
+    Error,
+}
+
+impl From<engine::FinishReason> for FinishReason {
+    fn from(reason: engine::FinishReason) -> Self {
+        match reason {
+            engine::FinishReason::Stop => Self::Stop,
+            engine::FinishReason::Length => Self::Length,
+            engine::FinishReason::Cancelled => Self::Cancelled,
+            engine::FinishReason::Error => Self::Error,
+        }
+    }
+}
+
+/// Log-probability of a token, and of the most likely ones at its place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token that was chosen, or that stood there.
+    pub id: u32,
+    /// Its natural-log probability before any sampling.
+    pub logprob: f32,
+    /// The most likely tokens, best first, as `[id, logprob]`.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// JSON has no infinity: a probability of 0 becomes the least number there is.
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { f32::MIN }
+}
+
+impl From<engine::TokenLogprob> for TokenLogprob {
+    fn from(item: engine::TokenLogprob) -> Self {
+        Self {
+            id: item.id,
+            logprob: finite(item.logprob),
+            top: item.top.into_iter().map(|(id, logprob)| (id, finite(logprob))).collect(),
+        }
+    }
+}
+
+/// Tokens that a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of these, found in the session's cache.
+    pub cached_tokens: u32,
+    /// Tokens generated.
+    pub completion_tokens: u32,
+}
+
+/// Where a request's time went, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    /// From arrival to the first step it was part of.
+    pub queue_ms: f64,
+    /// From then to its first token.
+    pub prefill_ms: f64,
+    /// From then to its last.
+    pub decode_ms: f64,
+}
+
+/// Result of `generate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerateResult {
+    /// Generated text, without the stop text.
+    pub text: String,
+    /// Generated tokens, without the stop token.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// With the reason `error`, what failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Tokens it took.
+    pub usage: Usage,
+    /// Time it took.
+    pub timings: Timings,
+    /// Per generated token, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Per prompt token but the first, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Vec<TokenLogprob>>,
+}
+
+impl From<engine::GenerateResult> for GenerateResult {
+    fn from(result: engine::GenerateResult) -> Self {
+        let convert = |items: Option<Vec<engine::TokenLogprob>>| {
+            items.map(|items| items.into_iter().map(TokenLogprob::from).collect())
+        };
+        // Token counts are bounded by the context, which is a u32.
+        let completion_tokens = u32::try_from(result.tokens.len()).unwrap_or(u32::MAX);
+        Self {
+            text: result.text,
+            tokens: result.tokens,
+            finish_reason: result.finish_reason.into(),
+            error: result.error,
+            usage: Usage {
+                prompt_tokens: result.prompt_tokens,
+                cached_tokens: result.cached_tokens,
+                completion_tokens,
+            },
+            timings: Timings {
+                queue_ms: result.timings.queue_ms,
+                prefill_ms: result.timings.prefill_ms,
+                decode_ms: result.timings.decode_ms,
+            },
+            logprobs: convert(result.logprobs),
+            prompt_logprobs: convert(result.prompt_logprobs),
+        }
+    }
+}
+
+/// The notification `generate.token`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerateToken {
+    /// Id of the `generate` request.
+    pub id: RequestId,
+    /// Text that became certain with this token; empty inside a character or a stop text's start.
+    pub text: String,
+    /// The token.
+    pub token: u32,
+    /// Its natural-log probability, where `logprobs` was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprob: Option<f32>,
+    /// The most likely tokens at its place, where `logprobs` was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<(u32, f32)>>,
+}
+
+/// Result of `cancel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelResult {
+    /// Whether the request was in flight. Its own reply follows, with what it has until then.
+    pub cancelled: bool,
+}
+
+/// Result of `tokenize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenizeResult {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+}
+
+/// Result of `detokenize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetokenizeResult {
+    /// Text.
+    pub text: String,
+}
+
+/// Result of `apply_template`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyTemplateResult {
+    /// The prompt, up to where the model's answer begins.
+    pub prompt: String,
+}
+
+/// Result of `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusResult {
+    /// Who answers.
+    pub server: ServerInfo,
+    /// The loaded model.
+    pub model: ModelFacts,
+    /// Device's name.
+    pub device: String,
+    /// Driver's name and version.
+    pub driver: String,
+    /// `f32` or `f16`.
+    pub kv_dtype: String,
+    /// Connections now.
+    pub connections: u32,
+    /// Sessions of all owners.
+    pub sessions: u64,
+    /// Requests in the batch.
+    pub running: u64,
+    /// Requests waiting.
+    pub queued: u64,
+    /// Tokens the KV cache holds in all.
+    pub kv_tokens_max: u64,
+    /// Of these, leased.
+    pub kv_tokens_used: u64,
+    /// Bytes used on the device.
+    pub device_bytes: u64,
+    /// Bytes the device may give.
+    pub device_budget_bytes: u64,
+    /// Prompt tokens evaluated since start.
+    pub prefill_tokens: u64,
+    /// Prompt tokens taken from a cache since start.
+    pub cached_tokens: u64,
+    /// Tokens generated since start.
+    pub decode_tokens: u64,
+    /// Steps since start.
+    pub steps: u64,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+}
