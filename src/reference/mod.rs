@@ -1,1 +1,41 @@
-//! (skeleton)
+//! The reference executor: every kernel's scalar twin, in f32 Rust.
+//!
+//! It runs the same recordings over the same buffer layouts as a device, one dispatch after the other,
+//! and is what kernels are held against. It knows a kernel by the stem of its shader's name.
+
+mod attention;
+mod embed;
+mod executor;
+mod gather_rows;
+mod glu;
+mod matmul;
+mod memory;
+mod planes;
+mod qkv_post;
+mod rms_norm;
+
+pub use executor::ReferenceExecutor;
+pub use memory::Memory;
+
+use crate::gpu::Dispatch;
+
+/// Runs one dispatch over host memory.
+///
+/// # Panics
+/// If the kernel has no twin, or a binding is too short: bugs of the caller.
+pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    let name = dispatch.kernel.name;
+    let stem = ["matmul", "embed", "qkv_post", "attention", "rms_norm", "gather_rows", "glu"]
+        .into_iter()
+        .find(|stem| name == *stem || name.strip_prefix(stem).is_some_and(|s| s.starts_with('_')));
+    match stem {
+        Some("matmul") => matmul::run(dispatch, memory),
+        Some("embed") => embed::run(dispatch, memory),
+        Some("qkv_post") => qkv_post::run(dispatch, memory),
+        Some("attention") => attention::run(dispatch, memory),
+        Some("rms_norm") => rms_norm::run(dispatch, memory),
+        Some("gather_rows") => gather_rows::run(dispatch, memory),
+        Some("glu") => glu::run(dispatch, memory),
+        _ => panic!("kernel {name} has no twin in src/reference"),
+    }
+}

@@ -1,0 +1,68 @@
+//! `shaders/embed.comp`: rows of the token table as activations.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{PackedMatrix, format_index, matmul, spirv, u32_of};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, Recording};
+
+/// Push constants.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)] // the shader's Params say what each is
+pub struct Params {
+    pub units: u32,
+    pub blocks: u32,
+    pub row_first: u32,
+    pub row_count: u32,
+    pub y_stride: u32,
+    pub factor: f32,
+}
+
+const _: () = assert!(spirv::EMBED_F32_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::EMBED_F32_BINDINGS == 4 && spirv::EMBED_F32_SPECS == 3);
+
+const KERNELS: [&Kernel; 11] = [
+    &spirv::EMBED_F32,
+    &spirv::EMBED_F16,
+    &spirv::EMBED_BF16,
+    &spirv::EMBED_Q8_0,
+    &spirv::EMBED_Q4_0,
+    &spirv::EMBED_Q4_1,
+    &spirv::EMBED_Q5_0,
+    &spirv::EMBED_Q5_1,
+    &spirv::EMBED_Q4_K,
+    &spirv::EMBED_Q5_K,
+    &spirv::EMBED_Q6_K,
+];
+
+/// Appends y\[t\] = factor * table\[token\[t\]\].
+///
+/// `steps`: u32 `[tokens, 4]`, the token id first. `y`: f32 `[tokens, row_len]`.
+pub fn record(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    table: &PackedMatrix,
+    steps: BufferSlice,
+    y: BufferSlice,
+    tokens: u32,
+    factor: f32,
+) {
+    let layout = &table.layout;
+    for slice in table.row_slices(caps, matmul::GROUP_MULTIPLE) {
+        let params = Params {
+            units: u32_of(layout.units()),
+            blocks: u32_of(layout.row_len / 32),
+            row_first: u32_of(slice.row_first),
+            row_count: u32_of(slice.row_count),
+            y_stride: u32_of(layout.row_len / 4),
+            factor,
+        };
+        recording.dispatch(Dispatch {
+            kernel: KERNELS[format_index(layout.dtype)],
+            spec: vec![caps.lanes, 1, 1],
+            bindings: vec![slice.quads, slice.words, steps, y],
+            push: bytemuck::bytes_of(&params).to_vec(),
+            groups: [tokens, 1, 1],
+        });
+    }
+}

@@ -1,0 +1,207 @@
+//! `shaders/matmul.comp`: products with packed weights, for one token or many.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{PackedMatrix, by_subgroups, format_index, or_unused, spirv, u32_of};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, Recording};
+use crate::tensor::layout::Layout;
+
+/// Push constants.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)] // the shader's Params say what each is
+pub struct Params {
+    pub units: u32,
+    pub rows: u32,
+    pub groups: u32,
+    pub tokens: u32,
+    pub x_stride: u32,
+    pub y_stride: u32,
+    pub y_offset: u32,
+    pub blocks: u32,
+    pub epsilon: f32,
+}
+
+const _: () = assert!(spirv::MATMUL_F32_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::MATMUL_F32_BINDINGS == 6 && spirv::MATMUL_F32_SPECS == 8);
+
+/// What happens to a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// y = v
+    Store = 0,
+    /// y += v
+    Residual = 1,
+    /// Groups alternate gate and up: y = silu(gate) * up
+    SwiGlu = 2,
+    /// The same with GELU's tanh form.
+    GeGlu = 3,
+}
+
+impl Epilogue {
+    /// Whether two rows of W make one of y.
+    #[must_use]
+    pub fn is_glu(self) -> bool {
+        matches!(self, Self::SwiGlu | Self::GeGlu)
+    }
+}
+
+/// How the work is cut: a lane takes `rows` rows and `tokens` columns; `split` rows of lanes share K.
+///
+/// `split` must not depend on the number of tokens, so that a token's result does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Rows of a lane; even.
+    pub rows: u32,
+    /// Tokens of a tile.
+    pub tokens: u32,
+    /// Rows of lanes in a workgroup.
+    pub split: u32,
+}
+
+impl Shape {
+    /// The shape for a matrix and a number of tokens.
+    ///
+    /// Software drivers: few fat workgroups of one subgroup (measured on lavapipe 26.1: 4 x 4). GPUs:
+    /// enough workgroups to fill the device even for one token, by sharing K.
+    #[must_use]
+    pub fn choose(caps: &Capabilities, layout: &Layout, tokens: u32) -> Self {
+        let column = match tokens {
+            1 => 1,
+            2 => 2,
+            _ => 4,
+        };
+        if caps.is_cpu() {
+            return Self { rows: 4, tokens: column, split: 1 };
+        }
+        let rows = 2;
+        // About 1024 rows of lanes keep a large GPU busy; shared memory and invocations bound the rest.
+        let wanted = 1024_u64.div_ceil(layout.groups().div_ceil(u64::from(rows)));
+        let units = layout.units();
+        let invocations = u64::from(caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
+        let split = wanted.min(units).min(invocations).min(8);
+        let split = if split.is_power_of_two() { split } else { split.next_power_of_two() / 2 };
+        Self { rows, tokens: column, split: split as u32 }
+    }
+}
+
+/// One product: y\[t\] = epilogue(W norm(x\[t\])).
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul<'a> {
+    /// Weights.
+    pub weights: &'a PackedMatrix,
+    /// f32 `[tokens, x_stride]`.
+    pub x: BufferSlice,
+    /// Floats between rows of x, a multiple of 4.
+    pub x_stride: u64,
+    /// f32 `[tokens, y_stride]`.
+    pub y: BufferSlice,
+    /// Floats between rows of y.
+    pub y_stride: u64,
+    /// First column of y to write.
+    pub y_offset: u64,
+    /// Rows of x and y.
+    pub tokens: u32,
+    /// RMS norm of x: gain, f32 `[row_len]`, and epsilon.
+    pub norm: Option<(BufferSlice, f32)>,
+    /// f32 `[rows]`; not with a GLU.
+    pub bias: Option<BufferSlice>,
+    /// What happens to the product.
+    pub epilogue: Epilogue,
+}
+
+const SUBGROUPS: [&Kernel; 11] = [
+    &spirv::MATMUL_F32,
+    &spirv::MATMUL_F16,
+    &spirv::MATMUL_BF16,
+    &spirv::MATMUL_Q8_0,
+    &spirv::MATMUL_Q4_0,
+    &spirv::MATMUL_Q4_1,
+    &spirv::MATMUL_Q5_0,
+    &spirv::MATMUL_Q5_1,
+    &spirv::MATMUL_Q4_K,
+    &spirv::MATMUL_Q5_K,
+    &spirv::MATMUL_Q6_K,
+];
+const SHARED: [&Kernel; 11] = [
+    &spirv::MATMUL_F32_SHARED,
+    &spirv::MATMUL_F16_SHARED,
+    &spirv::MATMUL_BF16_SHARED,
+    &spirv::MATMUL_Q8_0_SHARED,
+    &spirv::MATMUL_Q4_0_SHARED,
+    &spirv::MATMUL_Q4_1_SHARED,
+    &spirv::MATMUL_Q5_0_SHARED,
+    &spirv::MATMUL_Q5_1_SHARED,
+    &spirv::MATMUL_Q4_K_SHARED,
+    &spirv::MATMUL_Q5_K_SHARED,
+    &spirv::MATMUL_Q6_K_SHARED,
+];
+
+/// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
+pub const GROUP_MULTIPLE: u64 = 8;
+
+/// Appends the product, in the shape chosen for the device.
+pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
+    let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
+    record_shaped(recording, caps, matmul, shape);
+}
+
+/// Appends the product: one dispatch for each slice of the weights that can be bound, and for each part
+/// of its rows that a grid can count.
+pub fn record_shaped(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    matmul: &Matmul<'_>,
+    shape: Shape,
+) {
+    let layout = &matmul.weights.layout;
+    let format = format_index(layout.dtype);
+    let kernel = by_subgroups(caps, SUBGROUPS[format], SHARED[format]);
+    assert!(!(matmul.epilogue.is_glu() && matmul.bias.is_some()), "a GLU takes no bias");
+    let (gain, epsilon) = matmul.norm.unzip();
+    for slice in matmul.weights.row_slices(caps, GROUP_MULTIPLE) {
+        let per_y = if matmul.epilogue.is_glu() { 2 } else { 1 };
+        let row_tiles = slice.groups.div_ceil(u64::from(shape.rows));
+        assert!(row_tiles <= u64::from(caps.workgroup_count_max[1]), "rows of a slice fit a grid");
+        let bias = matmul.bias.map(|bias| BufferSlice {
+            offset: bias.offset + slice.row_first * 4,
+            bytes: bias.bytes - slice.row_first * 4,
+            ..bias
+        });
+        let params = Params {
+            units: u32_of(layout.units()),
+            rows: u32_of(slice.row_count / per_y),
+            groups: u32_of(slice.groups),
+            tokens: matmul.tokens,
+            x_stride: u32_of(matmul.x_stride / 4),
+            y_stride: u32_of(matmul.y_stride),
+            y_offset: u32_of(matmul.y_offset + slice.row_first / per_y),
+            blocks: u32_of(layout.row_len / 32),
+            epsilon: epsilon.unwrap_or(0.0),
+        };
+        let spec = vec![
+            caps.lanes,
+            shape.split,
+            1,
+            shape.rows,
+            shape.tokens,
+            u32::from(gain.is_some()),
+            u32::from(bias.is_some()),
+            matmul.epilogue as u32,
+        ];
+        recording.dispatch(Dispatch {
+            kernel,
+            spec,
+            bindings: vec![
+                slice.quads,
+                slice.words,
+                matmul.x,
+                matmul.y,
+                or_unused(gain, matmul.x),
+                or_unused(bias, matmul.x),
+            ],
+            push: bytemuck::bytes_of(&params).to_vec(),
+            groups: [matmul.tokens.div_ceil(shape.tokens), u32_of(row_tiles), 1],
+        });
+    }
+}

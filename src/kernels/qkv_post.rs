@@ -1,0 +1,96 @@
+//! `shaders/qkv_post.comp`: q and k norms, RoPE, and the write into the KV pages.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{by_subgroups, or_unused, spirv};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
+
+/// Push constants.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)] // the shader's Params say what each is
+pub struct Params {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub qkv_stride: u32,
+    pub table_stride: u32,
+    pub rope_dim: u32,
+    pub rope_coarse: u32,
+    pub epsilon: f32,
+}
+
+const _: () = assert!(spirv::QKV_POST_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::QKV_POST_BINDINGS == 8 && spirv::QKV_POST_SPECS == 7);
+
+/// One layer's arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct QkvPost {
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Dimensions of a head, even.
+    pub head_dim: u32,
+    /// Whether the pages hold f16 (else f32).
+    pub kv_half: bool,
+    /// Whether RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
+    pub neox: bool,
+    /// Dimensions that are rotated, even.
+    pub rope_dim: u32,
+    /// Rows of the coarse half of `rope`.
+    pub rope_coarse: u32,
+    /// Pages in a row of `tables`.
+    pub table_stride: u32,
+    /// f32 `[tokens, (heads + 2 kv_heads) * head_dim]`.
+    pub qkv: BufferSlice,
+    /// u32 `[tokens, 4]`: token id, position, block table, unused.
+    pub steps: BufferSlice,
+    /// u32 `[block tables, table_stride]`.
+    pub tables: BufferSlice,
+    /// f32 `[rope_coarse + 64, rope_dim / 2, 2]`: cosine and sine.
+    pub rope: BufferSlice,
+    /// Gains of q and k, f32 `[head_dim]` each, and epsilon.
+    pub norms: Option<(BufferSlice, BufferSlice, f32)>,
+    /// f32 `[tokens, heads * head_dim]`.
+    pub q: BufferSlice,
+    /// The layer's pages.
+    pub kv: BufferSlice,
+}
+
+/// Appends the dispatch for `tokens` tokens.
+pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, tokens: u32) {
+    let params = Params {
+        heads: args.heads,
+        kv_heads: args.kv_heads,
+        qkv_stride: (args.heads + 2 * args.kv_heads) * args.head_dim,
+        table_stride: args.table_stride,
+        rope_dim: args.rope_dim,
+        rope_coarse: args.rope_coarse,
+        epsilon: args.norms.map_or(0.0, |norms| norms.2),
+    };
+    let spec = vec![
+        caps.lanes,
+        1,
+        1,
+        args.head_dim,
+        u32::from(args.kv_half),
+        u32::from(args.norms.is_some()),
+        u32::from(args.neox),
+    ];
+    recording.dispatch(Dispatch {
+        kernel: by_subgroups(caps, &spirv::QKV_POST, &spirv::QKV_POST_SHARED),
+        spec,
+        bindings: vec![
+            args.qkv,
+            args.steps,
+            args.tables,
+            args.rope,
+            or_unused(args.norms.map(|norms| norms.0), args.rope),
+            or_unused(args.norms.map(|norms| norms.1), args.rope),
+            args.q,
+            args.kv,
+        ],
+        push: bytemuck::bytes_of(&params).to_vec(),
+        groups: [tokens, args.heads + 2 * args.kv_heads, 1],
+    });
+}

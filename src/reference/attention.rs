@@ -1,0 +1,90 @@
+//! Twin of `shaders/attention.comp`.
+
+use std::thread;
+
+use super::Memory;
+use crate::gpu::Dispatch;
+use crate::kernels::PageLayout;
+use crate::kernels::attention::Params;
+
+pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let [q, steps, tiles, tables, kv, _, y] = dispatch.bindings[..] else {
+        panic!("attention has seven bindings")
+    };
+    let [_, _, _, head_dim, kv_half, ..] = dispatch.spec[..] else {
+        panic!("attention has seven constants")
+    };
+    let (dim, heads) = (head_dim as usize, p.heads as usize);
+    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, half: kv_half == 1 };
+    memory.update(y, |memory, y| {
+        let tokens: Vec<usize> = memory.words(tiles)[..4 * dispatch.groups[0] as usize]
+            .chunks_exact(4)
+            .flat_map(|tile| tile[0] as usize..(tile[0] + tile[1]) as usize)
+            .collect();
+        let mut rows: Vec<(usize, &mut [f32])> = y.chunks_mut(heads * dim).enumerate().collect();
+        rows.retain(|(token, _)| tokens.contains(token));
+        let each = rows.len().div_ceil(thread::available_parallelism().map_or(1, usize::from));
+        thread::scope(|scope| {
+            for rows in rows.chunks_mut(each.max(1)) {
+                scope.spawn(|| {
+                    for (token, out) in rows {
+                        let [_, position, table, _] = memory.words(steps)[4 * *token..][..4] else {
+                            panic!("four words a step")
+                        };
+                        let pages = &memory.words(tables)[(table * p.table_stride) as usize..];
+                        let context =
+                            Context { p: &p, layout: &layout, words: memory.words(kv), pages };
+                        let q = &memory.floats(q)[*token * heads * dim..][..heads * dim];
+                        for (head, (q, out)) in
+                            q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate()
+                        {
+                            context.attend(head as u32, position, q, out);
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
+
+struct Context<'a> {
+    p: &'a Params,
+    layout: &'a PageLayout,
+    words: &'a [u32],
+    pages: &'a [u32],
+}
+
+impl Context<'_> {
+    /// One head of one token: scores, softmax in two passes, weighted sum of values.
+    fn attend(&self, head: u32, position: u32, q: &[f32], out: &mut [f32]) {
+        let p = self.p;
+        let kv_head = head / (p.heads / p.kv_heads);
+        let first = if p.window > 0 { (position + 1).saturating_sub(p.window) } else { 0 };
+        let mut row = vec![0.0; q.len()];
+        let load = |at: u32, value: bool, row: &mut [f32]| {
+            let page = self.pages[(at / PageLayout::TOKENS) as usize];
+            self.layout.load(self.words, page, at % PageLayout::TOKENS, kv_head, value, row);
+        };
+        let mut scores: Vec<f32> = (first..=position)
+            .map(|at| {
+                load(at, false, &mut row);
+                let score = p.scale * row.iter().zip(q).map(|(k, q)| k * q).sum::<f32>();
+                if p.soft_cap > 0.0 { p.soft_cap * (score / p.soft_cap).tanh() } else { score }
+            })
+            .collect();
+        let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut total = 0.0;
+        for score in &mut scores {
+            *score = (*score - best).exp();
+            total += *score;
+        }
+        out.fill(0.0);
+        for (at, weight) in (first..=position).zip(&scores) {
+            load(at, true, &mut row);
+            for (out, value) in out.iter_mut().zip(&row) {
+                *out += weight / total * value;
+            }
+        }
+    }
+}

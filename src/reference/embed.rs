@@ -1,0 +1,23 @@
+//! Twin of `shaders/embed.comp`.
+
+use super::{Memory, planes};
+use crate::gpu::Dispatch;
+use crate::kernels::embed::Params;
+
+pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let [quads, words, steps, y] = dispatch.bindings[..] else { panic!("embed has four bindings") };
+    let layout = planes::layout(dispatch, "embed", params.row_count, params.units, params.blocks);
+    let width = layout.row_len as usize;
+    memory.update(y, |memory, y| {
+        for token in 0..dispatch.groups[0] as usize {
+            let row = memory.words(steps)[4 * token].wrapping_sub(params.row_first);
+            if row >= params.row_count {
+                continue;
+            }
+            let out = &mut y[token * params.y_stride as usize * 4..][..width];
+            layout.unpack_row(memory.bytes_of(quads), memory.bytes_of(words), row.into(), out);
+            out.iter_mut().for_each(|v| *v *= params.factor);
+        }
+    });
+}

@@ -1,0 +1,112 @@
+//! Twin of `shaders/matmul.comp`.
+
+use std::thread;
+
+use super::glu::{gelu, silu};
+use super::{Memory, planes};
+use crate::gpu::{BufferSlice, Dispatch};
+use crate::kernels::matmul::{Epilogue, Params};
+use crate::tensor::layout::Layout;
+
+/// Below this many products a second thread costs more than it saves.
+const PRODUCTS_PER_THREAD: u64 = 1 << 20;
+
+pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let [quads, words, x, y, gain, bias] = dispatch.bindings[..] else {
+        panic!("matmul has six bindings")
+    };
+    let glu = dispatch.spec[7] >= Epilogue::SwiGlu as u32;
+    let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };
+    let layout = planes::layout(dispatch, "matmul", rows, params.units, params.blocks);
+    let x = prepare(memory.floats(x), dispatch, &params, memory, gain);
+    let products = all_products(memory, &layout, quads, words, &x, params.tokens as usize);
+    let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());
+
+    memory.update(y, |_, y| {
+        for token in 0..params.tokens as usize {
+            let at = token * params.y_stride as usize + params.y_offset as usize;
+            for row in 0..params.rows as usize {
+                let value = |row: usize| products[row * params.tokens as usize + token];
+                let out = &mut y[at + row];
+                *out = if glu {
+                    let lanes = layout.lanes as usize;
+                    let gate_row = row / lanes * 2 * lanes + row % lanes;
+                    let (gate, up) = (value(gate_row), value(gate_row + lanes));
+                    let swish = dispatch.spec[7] == Epilogue::SwiGlu as u32;
+                    if swish { silu(gate) * up } else { gelu(gate) * up }
+                } else {
+                    let sum = value(row) + bias.as_ref().map_or(0.0, |bias| bias[row]);
+                    if dispatch.spec[7] == Epilogue::Residual as u32 { *out + sum } else { sum }
+                };
+            }
+        }
+    });
+}
+
+/// x, RMS-normalised where the constants ask for it: `[tokens, K]`.
+fn prepare(
+    x: &[f32],
+    dispatch: &Dispatch,
+    params: &Params,
+    memory: &Memory,
+    gain: BufferSlice,
+) -> Vec<f32> {
+    let width = params.blocks as usize * 32;
+    let mut out = Vec::with_capacity(params.tokens as usize * width);
+    for token in 0..params.tokens as usize {
+        let row = &x[token * params.x_stride as usize * 4..][..width];
+        if dispatch.spec[5] == 1 {
+            let gain = &memory.floats(gain)[..width];
+            let squares: f32 = row.iter().map(|v| v * v).sum();
+            let factor = 1.0 / (squares / width as f32 + params.epsilon).sqrt();
+            out.extend(row.iter().zip(gain).map(|(v, g)| v * g * factor));
+        } else {
+            out.extend_from_slice(row);
+        }
+    }
+    out
+}
+
+/// Every row of W times every token: `[rows, tokens]`.
+fn all_products(
+    memory: &Memory,
+    layout: &Layout,
+    quads: BufferSlice,
+    words: BufferSlice,
+    x: &[f32],
+    tokens: usize,
+) -> Vec<f32> {
+    let (quads, words) = (memory.bytes_of(quads), memory.bytes_of(words));
+    let mut products = vec![0.0; layout.rows as usize * tokens];
+    let work = layout.rows * layout.row_len * tokens as u64;
+    let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
+    let threads = threads.min(work / PRODUCTS_PER_THREAD + 1);
+    let rows_each = (layout.rows.div_ceil(threads) as usize).max(1);
+    thread::scope(|scope| {
+        for (part, out) in products.chunks_mut(rows_each * tokens).enumerate() {
+            scope.spawn(move || {
+                let mut weights = vec![0.0; layout.row_len as usize];
+                for (i, out) in out.chunks_mut(tokens).enumerate() {
+                    let row = (part * rows_each + i) as u64;
+                    layout.unpack_row(quads, words, row, &mut weights);
+                    for (out, x) in out.iter_mut().zip(x.chunks_exact(weights.len())) {
+                        *out = dot(&weights, x);
+                    }
+                }
+            });
+        }
+    });
+    products
+}
+
+/// Dot product in eight interleaved sums, so that the compiler can use vector registers.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; 8];
+    for (a, b) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum()
+}

@@ -1,0 +1,40 @@
+//! Reading packed weights by the interface of a kernel that has them bound.
+
+use crate::gpu::Dispatch;
+use crate::tensor::DType;
+use crate::tensor::layout::{Layout, Unit};
+
+const DTYPES: [DType; 11] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+/// The layout of the rows bound to `dispatch`, from its kernel's name (`STEM_TYPE` or
+/// `STEM_TYPE_shared`) and its parameters.
+pub(super) fn layout(
+    dispatch: &Dispatch,
+    stem: &str,
+    rows: u32,
+    units: u32,
+    blocks: u32,
+) -> Layout {
+    let name = dispatch.kernel.name;
+    let name = name.strip_suffix("_shared").unwrap_or(name);
+    let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
+    let dtype = DTYPES
+        .into_iter()
+        .find(|dtype| dtype.name().eq_ignore_ascii_case(format))
+        .expect("a format of weights.glsl");
+    let row_len = u64::from(blocks) * 32;
+    assert_eq!(u64::from(units), row_len.div_ceil(Unit::of(dtype).weights), "units of {name}");
+    Layout { dtype, rows: u64::from(rows), row_len, lanes: u64::from(dispatch.spec[0]) }
+}
