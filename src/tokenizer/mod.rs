@@ -1,5 +1,139 @@
 //! Text to tokens and back.
+//!
+//! Built in memory from a model file's own vocabulary ([`VocabSource`]): byte-level BPE ("gpt2") or
+//! SentencePiece-style merging by score ("llama"). Its measure is llama.cpp: the same ids for every
+//! text. It knows nothing of sessions; it is immutable and shared between threads.
+//!
+//! The walk of a text: [`specials`] cuts out special tokens, [`pre`] cuts the rest into words (SPM
+//! has no words), [`merge`] merges each word's bytes or characters into tokens.
+
+mod byte_level;
+mod decode;
+mod encode;
+mod error;
+mod merge;
+mod pre;
+mod pre_names;
+mod source;
+mod specials;
+mod stop_matcher;
+mod stops;
+mod stream;
+mod vocab;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::TokenizerError;
+pub use source::VocabSource;
+pub use stop_matcher::{StopMatcher, StopOutput};
+pub use stream::StreamDecoder;
+
+use encode::Model;
+use specials::Specials;
+use vocab::Vocab;
 
 /// A model's tokenizer.
 #[derive(Debug)]
-pub struct Tokenizer {}
+pub struct Tokenizer {
+    vocab: Vocab,
+    model: Model,
+    specials: Specials,
+    /// Ascending.
+    stops: Vec<u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    /// BOS, where one is added.
+    added_bos: Option<u32>,
+    /// EOS, where one is added.
+    added_eos: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a vocabulary.
+    ///
+    /// # Errors
+    /// A vocabulary of an unknown kind or whose parts do not fit each other.
+    pub fn new(mut source: VocabSource) -> Result<Self, TokenizerError> {
+        source.check()?;
+        let mut vocab = Vocab::new(&source.tokens, &source.token_types)?;
+        let (model, defaults) = Model::new(&vocab, &source)?;
+        let vocab_size = vocab.len() as u32;
+        let or_default =
+            |id: Option<u32>, default: Option<u32>| id.or(default.filter(|id| *id < vocab_size));
+        source.bos = or_default(source.bos, defaults.bos);
+        source.eos = or_default(source.eos, defaults.eos);
+        let stops = stops::collect(&mut vocab, &source);
+        let specials = Specials::new(&vocab, &source)?;
+        let added_bos = added(
+            source.add_bos.unwrap_or(defaults.add_bos),
+            source.bos,
+            "tokenizer.ggml.add_bos_token",
+            "tokenizer.ggml.bos_token_id",
+        )?;
+        let added_eos = added(
+            source.add_eos.unwrap_or(false),
+            source.eos,
+            "tokenizer.ggml.add_eos_token",
+            "tokenizer.ggml.eos_token_id",
+        )?;
+        let (bos, eos) = (source.bos, source.eos);
+        Ok(Self { vocab, model, specials, stops, bos, eos, added_bos, added_eos })
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// Beginning of sequence.
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// End of sequence.
+    #[must_use]
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether [`encode`](Self::encode) puts BOS first when special tokens are added.
+    #[must_use]
+    pub fn adds_bos(&self) -> bool {
+        self.added_bos.is_some()
+    }
+
+    /// Whether this token ends a generation.
+    #[must_use]
+    pub fn is_stop(&self, token: u32) -> bool {
+        self.stops.binary_search(&token).is_ok()
+    }
+
+    /// The tokens that end a generation, ascending.
+    #[must_use]
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stops
+    }
+
+    /// A token as the vocabulary writes it: with `▁` or the byte-level alphabet for spaces.
+    #[must_use]
+    pub fn token_text(&self, token: u32) -> Option<&str> {
+        self.vocab.check(token).ok().map(|token| self.vocab.text(token))
+    }
+}
+
+/// The special token to add, if one is.
+fn added(
+    flag: bool,
+    id: Option<u32>,
+    flag_key: &'static str,
+    key: &'static str,
+) -> Result<Option<u32>, TokenizerError> {
+    match (flag, id) {
+        (false, _) => Ok(None),
+        (true, Some(id)) => Ok(Some(id)),
+        (true, None) => Err(TokenizerError::MissingSpecial { flag: flag_key, key }),
+    }
+}

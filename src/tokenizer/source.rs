@@ -1,0 +1,112 @@
+//! What a tokenizer is built from, as a model file states it.
+
+use super::TokenizerError;
+use crate::gguf::{GgufError, Metadata, StrArray};
+
+/// Key of the tokens' kinds.
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+/// Key of the tokens' scores.
+const SCORES: &str = "tokenizer.ggml.scores";
+
+/// A vocabulary and its settings, in the terms of the file's `tokenizer.*` keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VocabSource {
+    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SPM).
+    pub model: String,
+    /// `tokenizer.ggml.pre`; `None` is `default`.
+    pub pre: Option<String>,
+    /// `general.name`: some models' special tokens swallow white space, told by this name alone.
+    pub model_name: Option<String>,
+    /// Text of each token.
+    pub tokens: StrArray,
+    /// Score of each token; empty makes all 0. SPM merges the highest first.
+    pub scores: Vec<f32>,
+    /// Kind of each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte); empty
+    /// makes all normal.
+    pub token_types: Vec<i32>,
+    /// BPE's merges, `"left right"`, best first.
+    pub merges: StrArray,
+    /// Beginning of sequence.
+    pub bos: Option<u32>,
+    /// End of sequence.
+    pub eos: Option<u32>,
+    /// End of turn.
+    pub eot: Option<u32>,
+    /// End of message.
+    pub eom: Option<u32>,
+    /// Unknown.
+    pub unk: Option<u32>,
+    /// Padding.
+    pub pad: Option<u32>,
+    /// Fill-in-the-middle tokens that end a generation: padding, repository, file separator.
+    pub fim_stops: Vec<u32>,
+    /// Add BOS to a prompt; `None` leaves it to the kind of tokenizer.
+    pub add_bos: Option<bool>,
+    /// Add EOS to a prompt; `None` is no.
+    pub add_eos: Option<bool>,
+    /// SPM: a space is put before the text and behind special tokens; `None` is yes.
+    pub add_space_prefix: Option<bool>,
+}
+
+impl VocabSource {
+    /// Reads a file's `tokenizer.*` keys. Their arrays are not needed again.
+    ///
+    /// # Errors
+    /// A key that is missing or has a value of the wrong type.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, GgufError> {
+        let id = |name: &str| metadata.opt_u32(&format!("tokenizer.ggml.{name}_token_id"));
+        let flag = |name: &str| metadata.opt_bool(&format!("tokenizer.ggml.{name}"));
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        let mut fim_stops = Vec::new();
+        for name in ["fim_pad", "fim_rep", "fim_sep"] {
+            fim_stops.extend(id(name)?);
+        }
+        Ok(Self {
+            model: metadata.str("tokenizer.ggml.model")?.to_owned(),
+            pre: owned(metadata.opt_str("tokenizer.ggml.pre")?),
+            model_name: owned(metadata.opt_str("general.name")?),
+            tokens: metadata.str_array("tokenizer.ggml.tokens")?.clone(),
+            scores: metadata.opt_f32_array(SCORES)?.unwrap_or_default().into_owned(),
+            token_types: metadata.opt_i32_array(TOKEN_TYPE)?.unwrap_or_default().into_owned(),
+            merges: metadata.opt_str_array("tokenizer.ggml.merges")?.cloned().unwrap_or_default(),
+            bos: id("bos")?,
+            eos: id("eos")?,
+            eot: id("eot")?,
+            eom: id("eom")?,
+            unk: id("unknown")?,
+            pad: id("padding")?,
+            fim_stops,
+            add_bos: flag("add_bos_token")?,
+            add_eos: flag("add_eos_token")?,
+            add_space_prefix: flag("add_space_prefix")?,
+        })
+    }
+
+    /// Checks lengths and ids against each other.
+    pub(super) fn check(&self) -> Result<(), TokenizerError> {
+        if self.tokens.is_empty() {
+            return Err(TokenizerError::EmptyVocab);
+        }
+        let wanted = self.tokens.len();
+        for (key, found) in [(TOKEN_TYPE, self.token_types.len()), (SCORES, self.scores.len())] {
+            if found != 0 && found < wanted {
+                return Err(TokenizerError::ArrayLength { key, found, wanted });
+            }
+        }
+        let ids = [
+            ("tokenizer.ggml.bos_token_id", self.bos),
+            ("tokenizer.ggml.eos_token_id", self.eos),
+            ("tokenizer.ggml.eot_token_id", self.eot),
+            ("tokenizer.ggml.eom_token_id", self.eom),
+            ("tokenizer.ggml.unknown_token_id", self.unk),
+            ("tokenizer.ggml.padding_token_id", self.pad),
+        ];
+        let fim = self.fim_stops.iter().map(|id| ("tokenizer.ggml.fim_*_token_id", Some(*id)));
+        for (key, id) in ids.into_iter().chain(fim) {
+            if let Some(id) = id.filter(|id| *id as usize >= wanted) {
+                return Err(TokenizerError::IdOutOfRange { key, id, vocab_size: wanted });
+            }
+        }
+        Ok(())
+    }
+}

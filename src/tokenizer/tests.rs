@@ -1,0 +1,246 @@
+//! Tests on small vocabularies made here; those of real models are in `tests/tokenizer_vocabs.rs`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::gguf::StrArray;
+
+/// A byte-level vocabulary: all bytes, some merges of English, two control tokens, one
+/// user-defined one.
+fn bpe(pre: &str) -> Tokenizer {
+    Tokenizer::new(bpe_source(pre)).unwrap()
+}
+
+fn bpe_source(pre: &str) -> VocabSource {
+    let merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "a a", "aa aa", "Ġ Ġ"];
+    let mut tokens: Vec<String> =
+        (0..=u8::MAX).map(|b| byte_level::byte_to_char(b).to_string()).collect();
+    tokens.extend(merges.iter().map(|merge| merge.replace(' ', "")));
+    let normal = tokens.len();
+    tokens.extend(["<|im_end|>", "<s>", "<tool>"].map(str::to_owned));
+    let mut token_types = vec![1; normal];
+    token_types.extend([3, 3, 4]);
+    VocabSource {
+        model: "gpt2".to_owned(),
+        pre: Some(pre.to_owned()),
+        tokens: tokens.iter().collect(),
+        token_types,
+        merges: merges.iter().collect(),
+        bos: Some(normal as u32 + 1),
+        eos: Some(normal as u32),
+        ..VocabSource::default()
+    }
+}
+
+/// An SPM vocabulary: unknown, BOS, EOS, the 256 bytes, and a few pieces with scores.
+fn spm_source() -> VocabSource {
+    let pieces = [
+        ("▁", -10.0),
+        ("h", -11.0),
+        ("e", -12.0),
+        ("l", -13.0),
+        ("o", -14.0),
+        ("he", -2.0),
+        ("ll", -1.0),
+        ("hell", -4.0),
+        ("▁hell", -5.0),
+        ("▁hello", -6.0),
+        ("a", -20.0),
+        ("aa", -21.0),
+        ("aaaa", -22.0),
+        ("▁▁", -23.0),
+        ("lo", -3.0),
+    ];
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..=u8::MAX).map(|b| format!("<0x{b:02X}>")));
+    let mut token_types = vec![2, 3, 3];
+    token_types.extend([6; 256]);
+    let mut scores = vec![0.0; tokens.len()];
+    for (piece, score) in pieces {
+        tokens.push(piece.to_owned());
+        token_types.push(1);
+        scores.push(score);
+    }
+    VocabSource {
+        model: "llama".to_owned(),
+        tokens: tokens.iter().collect(),
+        scores,
+        token_types,
+        ..VocabSource::default()
+    }
+}
+
+fn texts(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+    ids.iter().map(|id| tokenizer.token_text(*id).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn bpe_merges_by_rank() {
+    let t = bpe("gpt-2");
+    let ids = t.encode("hello wor d", false, false).unwrap();
+    assert_eq!(texts(&t, &ids), ["hello", "Ġwor", "Ġ", "d"]);
+    assert_eq!(t.decode(&ids, false).unwrap(), "hello wor d");
+}
+
+#[test]
+fn control_tokens_are_found_only_when_asked_and_user_defined_ones_always() {
+    let t = bpe("gpt-2");
+    let plain = t.encode("<s><tool>hello<|im_end|>", false, false).unwrap();
+    assert!(!plain.contains(&t.bos().unwrap()));
+    assert!(texts(&t, &plain).contains(&"<tool>".to_owned()));
+    let parsed = t.encode("<s><tool>hello<|im_end|>", false, true).unwrap();
+    assert_eq!(texts(&t, &parsed), ["<s>", "<tool>", "hello", "<|im_end|>"]);
+    assert_eq!(t.decode(&parsed, false).unwrap(), "<tool>hello");
+    assert_eq!(t.decode(&parsed, true).unwrap(), "<s><tool>hello<|im_end|>");
+    assert_eq!(t.decode(&plain, false).unwrap(), "<s><tool>hello<|im_end|>");
+}
+
+#[test]
+fn special_tokens_are_added_by_the_models_rule() {
+    let bos = bpe("gpt-2").bos().unwrap();
+    assert!(!bpe("gpt-2").encode("a", true, false).unwrap().contains(&bos));
+    assert_eq!(bpe("llama-bpe").encode("", true, false).unwrap(), [bos]);
+    let source = VocabSource { add_bos: Some(false), add_eos: Some(true), ..bpe_source("llama3") };
+    let t = Tokenizer::new(source).unwrap();
+    assert_eq!(t.encode("", true, false).unwrap(), [t.eos().unwrap()]);
+    assert!(t.encode("", false, false).unwrap().is_empty());
+}
+
+#[test]
+fn stop_tokens_are_known_by_key_and_by_text() {
+    let t = Tokenizer::new(VocabSource { eos: None, eot: Some(7), ..bpe_source("gpt-2") }).unwrap();
+    let end = t.encode("<|im_end|>", false, true).unwrap()[0];
+    assert_eq!(t.stop_ids(), [7, end]);
+    assert!(t.is_stop(end) && t.is_stop(7) && !t.is_stop(8));
+}
+
+#[test]
+fn spm_merges_the_highest_score_and_writes_unknown_characters_as_bytes() {
+    let t = Tokenizer::new(spm_source()).unwrap();
+    let ids = t.encode("hello é", true, false).unwrap();
+    assert_eq!(texts(&t, &ids), ["<s>", "▁hello", "▁", "<0xC3>", "<0xA9>"]);
+    assert_eq!(t.decode(&ids, false).unwrap(), "hello é");
+    assert_eq!(t.decode(&ids, true).unwrap(), "<s> hello é");
+    assert_eq!(t.decode(&[], false).unwrap(), "");
+    let no_prefix = VocabSource { add_space_prefix: Some(false), ..spm_source() };
+    let t = Tokenizer::new(no_prefix).unwrap();
+    assert_eq!(texts(&t, &t.encode("hello", false, false).unwrap()), ["hell", "o"]);
+    assert_eq!(t.decode(&t.encode(" a", false, false).unwrap(), false).unwrap(), " a");
+}
+
+#[test]
+fn a_space_is_put_behind_special_tokens_of_spm() {
+    let t = Tokenizer::new(spm_source()).unwrap();
+    let ids = t.encode("<s>hello</s>a", false, true).unwrap();
+    assert_eq!(texts(&t, &ids), ["<s>", "▁hello", "</s>", "▁", "a"]);
+    assert!(t.is_stop(2));
+}
+
+#[test]
+fn phi3_special_tokens_swallow_the_white_space_behind_them() {
+    let source = VocabSource { model_name: Some("Phi-3 mini".to_owned()), ..spm_source() };
+    let t = Tokenizer::new(source).unwrap();
+    let ids = t.encode("</s> \n a<s> a", false, true).unwrap();
+    assert_eq!(texts(&t, &ids), ["</s>", "▁", "a", "<s>", "▁▁", "a"]);
+}
+
+#[test]
+fn the_stream_gives_whole_characters_and_the_same_text() {
+    let t = bpe("gpt-2");
+    let text = "hello 🍎 wor é";
+    let ids = t.encode(text, false, false).unwrap();
+    let mut stream = StreamDecoder::beginning(&t, false);
+    let pieces: Vec<_> = ids.iter().map(|id| stream.push(&t, *id).unwrap()).collect();
+    assert_eq!(pieces.concat(), text);
+    assert!(pieces.contains(&String::new()) && pieces.contains(&"🍎".to_owned()), "{pieces:?}");
+    stream.push(&t, ids[2]).unwrap();
+    stream.push(&t, ids[3]).unwrap();
+    assert_eq!(stream.flush(), "\u{FFFD}");
+    assert_eq!(stream.flush(), "");
+    assert!(stream.push(&t, 1 << 20).is_err());
+}
+
+#[test]
+fn a_stream_keeps_the_leading_space_behind_a_prompt_only() {
+    let t = Tokenizer::new(spm_source()).unwrap();
+    let ids = t.encode("hello", true, false).unwrap();
+    let run = |mut stream: StreamDecoder| -> String {
+        ids.iter().map(|id| stream.push(&t, *id).unwrap()).collect()
+    };
+    assert_eq!(run(StreamDecoder::beginning(&t, false)), "hello");
+    assert_eq!(run(StreamDecoder::continuing(false)), " hello");
+}
+
+#[test]
+fn a_megabyte_takes_no_quadratic_time() {
+    // Linear, each takes well under a second here; quadratic, hours.
+    let limit = Duration::from_secs(20);
+    let words = "hello wor ".repeat(100_000);
+    let (letters, spaces) = ("a".repeat(1 << 20), " ".repeat(1 << 20));
+    let lines = "\n".repeat(1 << 20);
+    let spm = Tokenizer::new(spm_source()).unwrap();
+    for (name, t) in [("gpt-2", bpe("gpt-2")), ("llama-bpe", bpe("llama-bpe")), ("spm", spm)] {
+        for text in [&words, &letters, &spaces, &lines] {
+            let start = Instant::now();
+            let ids = t.encode(text, false, true).unwrap();
+            let back = t.decode(&ids, false).unwrap();
+            assert!(start.elapsed() < limit, "{name} took {:?}", start.elapsed());
+            assert_eq!(back.len(), text.len(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_vocabulary_is_refused_with_what_is_wrong() {
+    let wrong = |source: VocabSource| Tokenizer::new(source).unwrap_err().to_string();
+    let good = || bpe_source("gpt-2");
+    let size = good().tokens.len();
+    let message = wrong(VocabSource { tokens: StrArray::default(), ..good() });
+    assert!(message.contains("empty"), "{message}");
+    let message = wrong(VocabSource { token_types: vec![1; 5], ..good() });
+    assert!(message.contains("token_type has 5") && message.contains(&size.to_string()));
+    let message = wrong(VocabSource { scores: vec![1.0; 6], ..good() });
+    assert!(message.contains("scores has 6"), "{message}");
+    let message = wrong(VocabSource { bos: Some(9999), ..good() });
+    assert!(message.contains("bos_token_id is 9999"), "{message}");
+    let message = wrong(VocabSource { model: "wpm".to_owned(), ..good() });
+    assert!(message.contains("\"wpm\"") && message.contains("gpt2"), "{message}");
+    let message = wrong(VocabSource { merges: StrArray::default(), ..good() });
+    assert!(message.contains("merges"), "{message}");
+    let message = wrong(VocabSource { add_bos: Some(true), bos: None, ..good() });
+    assert!(message.contains("bos_token_id is missing"), "{message}");
+    let t = bpe("gpt-2");
+    assert!(matches!(t.decode(&[9999], false), Err(TokenizerError::UnknownToken { .. })));
+    assert_eq!(t.token_text(9999), None);
+}
+
+#[test]
+fn a_vocabulary_without_bytes_writes_the_unknown_token() {
+    let source = VocabSource {
+        model: "llama".to_owned(),
+        tokens: ["<unk>", "<s>", "</s>", "▁", "a"].into_iter().collect(),
+        token_types: vec![2, 3, 3, 1, 1],
+        ..VocabSource::default()
+    };
+    let t = Tokenizer::new(source).unwrap();
+    assert_eq!(t.encode("ab", false, false).unwrap(), [3, 4, 0]);
+}
+
+proptest! {
+    #[test]
+    fn decoding_gives_back_any_text(text in "\\PC*|[ \\n\\t\\ra-e<>|]*|(hello| wor|<s>|🍎)*") {
+        for pre in ["gpt-2", "llama-bpe", "qwen2", "smollm", "deepseek-llm", "gpt-4o", "default"] {
+            let t = bpe(pre);
+            let ids = t.encode(&text, false, false).unwrap();
+            prop_assert_eq!(&t.decode(&ids, false).unwrap(), &text);
+        }
+        let t = Tokenizer::new(spm_source()).unwrap();
+        let ids = t.encode(&text, true, false).unwrap();
+        // U+2581 is how SPM writes a space.
+        prop_assert_eq!(t.decode(&ids, false).unwrap(), text.replace('▁', " "));
+    }
+}
