@@ -13,7 +13,7 @@
 // Binding 4  kv      readonly  quads of this layer's pages (include/pages.glsl)
 // Binding 5  values  readonly  the same pages as words
 // Binding 6  y       f32 [tokens, heads * HEAD_DIM]
-// Needs      HEAD_DIM a multiple of 32; subgroup shuffle and broadcast with SUBGROUPS=1
+// Needs      HEAD_DIM a multiple of 8; subgroup shuffle and broadcast with SUBGROUPS=1
 // Numerics   f32; within 1e-5 of the twin
 //
 // Variant attention: SUBGROUPS=1
@@ -50,8 +50,9 @@ layout(std430, binding = 6) buffer Y { float y[]; };
 
 const uint ROWS = TILE_TOKENS * HEADS;
 const uint SPREAD = LANES < 8 ? LANES : 8;
-const uint CHUNKS = HEAD_DIM / 32;         // of 32 dimensions: 8 vec4
-const uint Q_LOADS = HEAD_DIM / 4 / SPREAD; // vec4 of q a lane holds for each row
+const uint Q_QUADS = HEAD_DIM / 4;         // vec4 of a head
+const uint CHUNKS = (Q_QUADS + 7) / 8;     // of 32 dimensions; the last may be part full
+const uint Q_LOADS = (Q_QUADS + SPREAD - 1) / SPREAD; // vec4 of q a lane holds for each row
 #define ROWS_Y 1
 #define LANE_SLOTS (ROWS * Q_LOADS + ROWS)
 #include "lanes.glsl"
@@ -62,16 +63,22 @@ const uint V_DIMS = KV_HALF == 1 ? 2 * V_WORDS : V_WORDS; // dimensions
 
 const float LOWEST = -1e30;
 
-// 32 dimensions of the key of one position.
-void load_key(uint quad, out vec4 key[8]) {
+// Up to 32 dimensions, from 4 * `first` on, of the key of one position.
+void load_key(uint quad, uint first, out vec4 key[8]) {
     if (KV_HALF == 1) {
         [[unroll]] for (int i = 0; i < 4; i++) {
+            if (first + 2 * i >= Q_QUADS) {
+                break;
+            }
             uvec4 k = kv[quad + i * PAGE_TOKENS];
             key[2 * i] = vec4(unpackHalf2x16(k.x), unpackHalf2x16(k.y));
             key[2 * i + 1] = vec4(unpackHalf2x16(k.z), unpackHalf2x16(k.w));
         }
     } else {
         [[unroll]] for (int i = 0; i < 8; i++) {
+            if (first + i >= Q_QUADS) {
+                break;
+            }
             key[i] = uintBitsToFloat(kv[quad + i * PAGE_TOKENS]);
         }
     }
@@ -131,7 +138,9 @@ void main() {
         uint head = kv_head * group + min(head_first + j % HEADS, group - 1);
         row_at[j] = (token * heads + head) * HEAD_DIM;
         [[unroll]] for (uint i = 0; i < Q_LOADS; i++) {
-            queries[j][i] = q[row_at[j] / 4 + i * SPREAD + lane % SPREAD] * scale;
+            // The last load may pass the end of the head: those values are never asked for.
+            uint at = min(i * SPREAD + lane % SPREAD, Q_QUADS - 1);
+            queries[j][i] = q[row_at[j] / 4 + at] * scale;
             lanes_put(j * Q_LOADS + i, queries[j][i]);
         }
         best[j] = LOWEST;
@@ -156,10 +165,13 @@ void main() {
         }
         [[unroll]] for (uint c = 0; c < CHUNKS; c++) {
             vec4 key[8];
-            load_key(k_word(page, kv_heads, kv_head, slot, c * 32) / 4, key);
+            load_key(k_word(page, kv_heads, kv_head, slot, c * 32) / 4, c * 8, key);
             [[unroll]] for (uint j = 0; j < ROWS; j++) {
                 [[unroll]] for (uint i = 0; i < 8; i++) {
                     const uint at = c * 8 + i;
+                    if (at >= Q_QUADS) {
+                        break;
+                    }
                     vec4 v = lanes_get(j * Q_LOADS + at / SPREAD, at % SPREAD, queries[j][at / SPREAD]);
                     score[j] += (v.x * key[i].x + v.y * key[i].y) + (v.z * key[i].z + v.w * key[i].w);
                 }

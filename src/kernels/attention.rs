@@ -52,7 +52,7 @@ pub struct Attention {
     pub heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
-    /// Dimensions of a head, a multiple of 32.
+    /// Dimensions of a head, a multiple of 8.
     pub head_dim: u32,
     /// Whether the pages hold f16 (else f32).
     pub kv_half: bool,

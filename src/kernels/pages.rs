@@ -12,7 +12,7 @@ use half::f16;
 pub struct PageLayout {
     /// Key and value heads.
     pub kv_heads: u32,
-    /// Dimensions of a head, a multiple of 32.
+    /// Dimensions of a head, a multiple of 8.
     pub head_dim: u32,
     /// f16 rather than f32.
     pub half: bool,

@@ -1,1 +1,115 @@
-//! (skeleton)
+//! Models: what a GGUF file's weights mean, and the recording that runs them.
+//!
+//! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and keeps
+//! what [`Model::record_forward`] needs. A family (`llama.rs`, `gemma3.rs`, …) says only how it differs.
+
+mod error;
+mod families;
+mod forward;
+mod hyper;
+mod layers;
+mod loader;
+mod rope;
+mod scratch;
+
+pub use error::ModelLoadError;
+pub use families::{SUPPORTED, read_hyper_params};
+pub use forward::BatchShape;
+pub use hyper::{Activation, HyperParams, LayerSpec, RopeSpec};
+pub use scratch::{Inputs, Limits};
+
+use crate::gguf::GgufFile;
+use crate::gpu::{Capabilities, Executor};
+use layers::{Head, Layer};
+use rope::RopeTable;
+use scratch::Scratch;
+
+/// Told of progress while weights are loaded: bytes done and bytes in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// A model whose weights are on the device.
+#[derive(Debug)]
+pub struct Model {
+    hyper: HyperParams,
+    capabilities: Capabilities,
+    layers: Vec<Layer>,
+    head: Head,
+    ropes: Vec<RopeTable>,
+    scratch: Scratch,
+    weights_bytes: u64,
+    parameters: u64,
+}
+
+impl Model {
+    /// Loads a model's weights onto the device.
+    ///
+    /// # Errors
+    /// [`ModelLoadError`], naming the file and the key or tensor, or what the device lacks.
+    pub fn load(
+        executor: &mut dyn Executor,
+        file: &GgufFile,
+        limits: Limits,
+        progress: Progress<'_>,
+    ) -> Result<Self, ModelLoadError> {
+        let hyper = read_hyper_params(file)?;
+        let capabilities = executor.capabilities().clone();
+        let mut loader = loader::Loader::new(executor, file, progress);
+        loader.check_fits(&limits, &hyper)?;
+        let head = Head::load(&mut loader, &hyper)?;
+        let layers = (0..hyper.layers.len())
+            .map(|index| Layer::load(&mut loader, &hyper, index))
+            .collect::<Result<Vec<_>, _>>()?;
+        let factors =
+            loader.opt_vector_values("rope_freqs.weight", u64::from(hyper.rope_dim) / 2)?;
+        loader.check_all_used()?;
+        let (weights_bytes, parameters) = loader.totals();
+        let mut ropes = Vec::with_capacity(hyper.ropes.len());
+        for spec in &hyper.ropes {
+            ropes.push(RopeTable::create(
+                loader.executor(),
+                *spec,
+                hyper.rope_dim,
+                limits.context_tokens,
+                factors.as_deref(),
+            )?);
+        }
+        let scratch = Scratch::create(loader.executor(), &hyper, head.vocab(), limits)?;
+        Ok(Self { hyper, capabilities, layers, head, ropes, scratch, weights_bytes, parameters })
+    }
+
+    /// The network's shape.
+    #[must_use]
+    pub fn hyper(&self) -> &HyperParams {
+        &self.hyper
+    }
+
+    /// Size of the vocabulary: width of the logits.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        usize::try_from(self.head.vocab()).expect("checked at load")
+    }
+
+    /// Bytes of the weights in the file.
+    #[must_use]
+    pub fn weights_bytes(&self) -> u64 {
+        self.weights_bytes
+    }
+
+    /// Number of weights.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// Most tokens and logit rows of a step, as given to [`Model::load`].
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.scratch.limits
+    }
+
+    /// The buffers that carry what changes from step to step.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        self.scratch.inputs
+    }
+}

@@ -1,0 +1,379 @@
+//! From the file's tensors to packed planes on the device, a few megabytes at a time.
+
+use std::collections::HashSet;
+
+use super::{HyperParams, Limits, ModelLoadError, Progress, scratch::Scratch};
+use crate::gguf::{GgufFile, TensorInfo};
+use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, Executor};
+use crate::kernels::{PackedMatrix, matmul};
+use crate::tensor::layout::Layout;
+use crate::tensor::{DType, dequantize_row};
+
+/// Bytes of the file in memory at once: the only copy beside the device's.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Largest vocabulary: four times that of any model known.
+const VOCAB_MAX: u64 = 1 << 20;
+
+/// How rows of several tensors make one matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrangement {
+    /// One tensor after the other.
+    Stacked,
+    /// Groups of `lanes` rows in turn from each tensor.
+    Alternating,
+}
+
+/// Reads tensors of one file onto one device.
+pub(super) struct Loader<'a> {
+    executor: &'a mut dyn Executor,
+    file: &'a GgufFile,
+    progress: Progress<'a>,
+    used: HashSet<&'a str>,
+    done_bytes: u64,
+    total_bytes: u64,
+    parameters: u64,
+}
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(
+        executor: &'a mut dyn Executor,
+        file: &'a GgufFile,
+        progress: Progress<'a>,
+    ) -> Self {
+        let total_bytes = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+        let used = HashSet::new();
+        Self { executor, file, progress, used, done_bytes: 0, total_bytes, parameters: 0 }
+    }
+
+    pub(super) fn executor(&mut self) -> &mut dyn Executor {
+        self.executor
+    }
+
+    pub(super) fn lanes(&self) -> u64 {
+        self.executor.capabilities().lanes.into()
+    }
+
+    /// Bytes of the weights in the file, and their number.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        (self.total_bytes, self.parameters)
+    }
+
+    /// Refuses a model that the device has no room for, before anything is loaded.
+    pub(super) fn check_fits(
+        &self,
+        limits: &Limits,
+        hyper: &HyperParams,
+    ) -> Result<(), ModelLoadError> {
+        let memory = self.executor.memory();
+        let free_bytes = memory.budget_bytes.saturating_sub(memory.used_bytes);
+        let vocab = self.file.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
+        let scratch_bytes = Scratch::bytes(hyper, vocab, limits);
+        let (weights_bytes, kv_bytes) = (self.total_bytes, limits.kv_bytes);
+        let needed_bytes = weights_bytes.saturating_add(kv_bytes).saturating_add(scratch_bytes);
+        if needed_bytes <= free_bytes {
+            return Ok(());
+        }
+        Err(ModelLoadError::TooLarge {
+            path: self.file.path().to_owned(),
+            needed_bytes,
+            weights_bytes,
+            kv_bytes,
+            context_tokens: limits.context_tokens,
+            scratch_bytes,
+            free_bytes,
+        })
+    }
+
+    /// Refuses a file with tensors that nothing has asked for: they would change the result.
+    pub(super) fn check_all_used(&self) -> Result<(), ModelLoadError> {
+        let unused = self.file.tensors().iter().find(|t| !self.used.contains(t.name.as_str()));
+        let Some(tensor) = unused else { return Ok(()) };
+        let architecture = self.file.metadata().str("general.architecture")?.to_owned();
+        let path = self.file.path().to_owned();
+        Err(ModelLoadError::UnknownTensor { path, tensor: tensor.name.clone(), architecture })
+    }
+
+    pub(super) fn refuse(
+        &self,
+        tensor: &str,
+        wanted: &str,
+        found: impl ToString,
+    ) -> ModelLoadError {
+        ModelLoadError::Tensor {
+            path: self.file.path().to_owned(),
+            tensor: tensor.to_owned(),
+            wanted: wanted.to_owned(),
+            found: found.to_string(),
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// The tensor `name`, which must have `dims`.
+    pub(super) fn tensor(
+        &mut self,
+        name: &str,
+        dims: &[u64],
+    ) -> Result<&'a TensorInfo, ModelLoadError> {
+        let Some(tensor) = self.file.tensor(name) else {
+            return Err(self.refuse(name, &format!("shape {dims:?}"), "no such tensor"));
+        };
+        // Trailing dimensions of 1 carry nothing.
+        let found = tensor.dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
+        let wanted = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
+        if tensor.dims[..found] != dims[..wanted] {
+            let found = format!("shape {:?}", tensor.dims);
+            return Err(self.refuse(name, &format!("shape {dims:?}"), found));
+        }
+        self.used.insert(&tensor.name);
+        Ok(tensor)
+    }
+
+    /// The values of a vector as f32, where the file has it.
+    pub(super) fn opt_vector_values(
+        &mut self,
+        name: &str,
+        len: u64,
+    ) -> Result<Option<Vec<f32>>, ModelLoadError> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let tensor = self.tensor(name, &[len])?;
+        let dtype = tensor.supported_dtype()?;
+        let mut bytes = vec![0; tensor.bytes as usize];
+        self.file.read_tensor(tensor, 0, &mut bytes)?;
+        let mut values = vec![0.0; len as usize];
+        dequantize_row(dtype, &bytes, &mut values);
+        if let Some(bad) = values.iter().position(|value| !value.is_finite()) {
+            let found = format!("{} at index {bad}", values[bad]);
+            return Err(self.refuse(name, "finite values", found));
+        }
+        self.parameters += len;
+        self.advance(tensor.bytes);
+        Ok(Some(values))
+    }
+
+    /// A vector as f32 on the device, where the file has it.
+    pub(super) fn opt_vector(
+        &mut self,
+        name: &str,
+        len: u64,
+    ) -> Result<Option<BufferSlice>, ModelLoadError> {
+        let values = self.opt_vector_values(name, len)?;
+        values.map(|values| self.upload_vector(name, &values)).transpose()
+    }
+
+    /// A vector as f32 on the device.
+    pub(super) fn vector(&mut self, name: &str, len: u64) -> Result<BufferSlice, ModelLoadError> {
+        self.tensor(name, &[len])?;
+        Ok(self.opt_vector(name, len)?.expect("the tensor is there"))
+    }
+
+    pub(super) fn upload_vector(
+        &mut self,
+        label: &str,
+        values: &[f32],
+    ) -> Result<BufferSlice, ModelLoadError> {
+        let bytes = (values.len() * 4) as u64;
+        let buffer = self.create(label, bytes)?;
+        self.executor.write(buffer, 0, values.len() * 4, &mut |out| {
+            out.copy_from_slice(bytemuck::cast_slice(values));
+        })?;
+        Ok(BufferSlice { buffer, offset: 0, bytes })
+    }
+
+    fn create(&mut self, label: &str, bytes: u64) -> Result<BufferHandle, ModelLoadError> {
+        let usage = BufferUsage::Weights;
+        Ok(self.executor.create_buffer(&BufferDesc { label: label.to_owned(), bytes, usage })?)
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+        (self.progress)(self.done_bytes, self.total_bytes);
+    }
+
+    /// One tensor as a matrix of `rows` rows of `row_len` weights.
+    pub(super) fn matrix(
+        &mut self,
+        name: &str,
+        row_len: u64,
+        rows: u64,
+    ) -> Result<PackedMatrix, ModelLoadError> {
+        let tensor = self.tensor(name, &[row_len, rows])?;
+        self.pack(&[tensor], Arrangement::Stacked)
+    }
+
+    /// Whether the tensors can make one matrix: one type, and rows that fill their groups.
+    pub(super) fn can_join(&self, tensors: &[&TensorInfo]) -> bool {
+        let lanes = self.lanes();
+        tensors.iter().all(|t| t.dtype == tensors[0].dtype && t.rows() % lanes == 0)
+    }
+
+    /// Packs tensors, as one matrix, onto the device.
+    pub(super) fn pack(
+        &mut self,
+        tensors: &[&TensorInfo],
+        arrangement: Arrangement,
+    ) -> Result<PackedMatrix, ModelLoadError> {
+        let first = tensors[0];
+        let layout = Layout {
+            dtype: first.supported_dtype()?,
+            rows: tensors.iter().map(|tensor| tensor.rows()).sum(),
+            row_len: first.row_len(),
+            lanes: self.lanes(),
+        };
+        self.check_layout(first, &layout)?;
+        let quads = self.create(&first.name, layout.groups() * layout.group_quad_bytes())?;
+        let word_bytes = layout.groups() * layout.group_word_bytes();
+        let words = if word_bytes == 0 {
+            None
+        } else {
+            Some(self.create(&format!("{} scales", first.name), word_bytes)?)
+        };
+        let matrix = PackedMatrix { layout, quads, words };
+        let mut readers: Vec<RowReader<'_>> =
+            tensors.iter().map(|tensor| RowReader::new(self.file, tensor, layout.dtype)).collect();
+        let group_bytes = layout.group_quad_bytes() + layout.group_word_bytes();
+        let step = (CHUNK_BYTES / group_bytes).max(1);
+        let mut group = 0;
+        while group < layout.groups() {
+            let count = step.min(layout.groups() - group);
+            self.pack_groups(&matrix, &mut readers, arrangement, group, count)?;
+            group += count;
+        }
+        self.parameters += layout.rows * layout.row_len;
+        Ok(matrix)
+    }
+
+    fn check_layout(&self, tensor: &TensorInfo, layout: &Layout) -> Result<(), ModelLoadError> {
+        if layout.row_len % 32 != 0 {
+            let found = format!("rows of {}", layout.row_len);
+            return Err(self.refuse(&tensor.name, "rows of a multiple of 32 weights", found));
+        }
+        let caps = self.executor.capabilities();
+        if !PackedMatrix::is_bindable(layout, caps, matmul::GROUP_MULTIPLE) {
+            let wanted = format!("rows that fit a binding of {} bytes", caps.storage_range_max);
+            let found = format!("rows of {} weights", layout.row_len);
+            return Err(self.refuse(&tensor.name, &wanted, found));
+        }
+        Ok(())
+    }
+
+    /// Packs `count` groups from `first` on.
+    fn pack_groups(
+        &mut self,
+        matrix: &PackedMatrix,
+        readers: &mut [RowReader<'_>],
+        arrangement: Arrangement,
+        first: u64,
+        count: u64,
+    ) -> Result<(), ModelLoadError> {
+        let layout = &matrix.layout;
+        let (quad_bytes, word_bytes) = (layout.group_quad_bytes(), layout.group_word_bytes());
+        let mut words = vec![0; (count * word_bytes) as usize];
+        let mut result = Ok(());
+        let mut read_bytes = 0;
+        let bytes = (count * quad_bytes) as usize;
+        self.executor.write(matrix.quads, first * quad_bytes, bytes, &mut |quads| {
+            for index in 0..count as usize {
+                let rows = match group_rows(readers, layout, arrangement, first + index as u64) {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        result = Err(error);
+                        return;
+                    }
+                };
+                read_bytes += rows.len() as u64;
+                let (q, w) = (quad_bytes as usize, word_bytes as usize);
+                layout.pack_group(rows, &mut quads[index * q..][..q], &mut words[index * w..][..w]);
+            }
+        })?;
+        result?;
+        if let Some(buffer) = matrix.words {
+            self.executor.write(buffer, first * word_bytes, words.len(), &mut |out| {
+                out.copy_from_slice(&words);
+            })?;
+        }
+        self.advance(read_bytes);
+        Ok(())
+    }
+}
+
+/// The file's bytes of the rows of a group.
+fn group_rows<'r>(
+    readers: &'r mut [RowReader<'_>],
+    layout: &Layout,
+    arrangement: Arrangement,
+    group: u64,
+) -> Result<&'r [u8], ModelLoadError> {
+    let (part, row) = match arrangement {
+        Arrangement::Alternating => {
+            let parts = readers.len() as u64;
+            ((group % parts) as usize, group / parts * layout.lanes)
+        }
+        Arrangement::Stacked => {
+            let mut row = group * layout.lanes;
+            let mut part = 0;
+            while row >= readers[part].rows {
+                row -= readers[part].rows;
+                part += 1;
+            }
+            (part, row)
+        }
+    };
+    readers[part].rows(row, layout.lanes)
+}
+
+/// Reads rows of a tensor in order, a chunk ahead.
+struct RowReader<'a> {
+    file: &'a GgufFile,
+    tensor: &'a TensorInfo,
+    rows: u64,
+    row_bytes: u64,
+    chunk: Vec<u8>,
+    chunk_first: u64,
+}
+
+impl<'a> RowReader<'a> {
+    fn new(file: &'a GgufFile, tensor: &'a TensorInfo, dtype: DType) -> Self {
+        let row_bytes = dtype.row_bytes(tensor.row_len()).expect("checked by the reader");
+        Self { file, tensor, rows: tensor.rows(), row_bytes, chunk: Vec::new(), chunk_first: 0 }
+    }
+
+    /// The bytes of up to `count` rows from `first` on.
+    fn rows(&mut self, first: u64, count: u64) -> Result<&[u8], ModelLoadError> {
+        let count = count.min(self.rows - first);
+        let held = self.chunk.len() as u64 / self.row_bytes;
+        if first < self.chunk_first || first + count > self.chunk_first + held {
+            let ahead = (CHUNK_BYTES / self.row_bytes).max(count).min(self.rows - first);
+            self.chunk.resize((ahead * self.row_bytes) as usize, 0);
+            self.file.read_tensor(self.tensor, first * self.row_bytes, &mut self.chunk)?;
+            self.chunk_first = first;
+        }
+        let at = ((first - self.chunk_first) * self.row_bytes) as usize;
+        Ok(&self.chunk[at..at + (count * self.row_bytes) as usize])
+    }
+}
+
+impl Loader<'_> {
+    /// Size of the vocabulary: rows of the token table, which must not be fewer than the tokens.
+    pub(super) fn vocab(&self) -> Result<u64, ModelLoadError> {
+        let name = "token_embd.weight";
+        let Some(tensor) = self.file.tensor(name) else {
+            return Err(self.refuse(name, "the token table", "no such tensor"));
+        };
+        let rows = tensor.rows();
+        let tokens = match self.file.metadata().get("tokenizer.ggml.tokens") {
+            Some(_) => self.file.metadata().str_array("tokenizer.ggml.tokens")?.len() as u64,
+            None => rows, // the tokenizer has been built and its arrays dropped, or the tests need none
+        };
+        if tokens > rows || rows > VOCAB_MAX {
+            let wanted = format!("one row for each of the {tokens} tokens, at most {VOCAB_MAX}");
+            return Err(self.refuse(name, &wanted, format!("{rows} rows")));
+        }
+        Ok(rows)
+    }
+}
