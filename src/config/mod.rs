@@ -1,1 +1,137 @@
-//! (skeleton)
+//! Configuration of the daemon: the file `hobd.toml`, its defaults, and where things are.
+//!
+//! A leaf: it imports nothing of hob. `config/hobd.toml` shows every key at its default; a test
+//! holds it against [`Config::default`].
+
+mod error;
+mod keys;
+mod load;
+mod paths;
+
+pub use error::ConfigError;
+pub use load::{load, parse};
+pub use paths::Places;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Exit status for a wrong configuration or model, after sysexits.h.
+pub const EXIT_CONFIG: u8 = 78;
+
+/// Number format of the KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtype {
+    /// `f16` where the device has 16-bit storage, else `f32`.
+    #[default]
+    Auto,
+    /// 4 bytes a number: exact.
+    F32,
+    /// 2 bytes a number: half the memory.
+    F16,
+}
+
+/// How much the log tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Only failures.
+    Error,
+    /// Also what is odd.
+    Warn,
+    /// Also what the daemon does.
+    #[default]
+    Info,
+    /// Also each request.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// `journald` where standard error is the journal, else `text`.
+    #[default]
+    Auto,
+    /// Lines for a person on standard error, in colour on a terminal.
+    Text,
+    /// One JSON object a line on standard error.
+    Json,
+    /// Structured entries in systemd's journal.
+    Journald,
+}
+
+/// Every setting of the daemon.
+///
+/// Empty strings and zeros that mean "choose for me" are said so on the field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Path of the Unix socket; empty: [`Places::socket`].
+    pub socket: PathBuf,
+    /// Path of the model, a GGUF file; empty: [`Places::model`].
+    pub model: PathBuf,
+    /// Device by index, name, part of a name, or UUID; empty: the best there is.
+    pub device: String,
+    /// Whether to run under the Vulkan validation layer.
+    pub validation: bool,
+    /// Number format of the KV cache.
+    pub kv_dtype: KvDtype,
+    /// Default and most context of a session, in tokens; 0: the model's own, at most 4096.
+    pub context_tokens: u32,
+    /// Tokens the KV caches of all sessions hold together; 0: two full contexts.
+    pub kv_tokens: u32,
+    /// Sessions at once, of all users.
+    pub sessions_max: u32,
+    /// Requests that may wait.
+    pub requests_queued_max: u32,
+    /// Requests in flight on one connection.
+    pub requests_in_flight_max: u32,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Largest message, in bytes.
+    pub frame_bytes_max: u32,
+    /// Bytes that may wait for one client to read them; past it, its connection is dropped.
+    pub outgoing_bytes_max: u32,
+    /// Longest time that one client may leave what waits for it unread, in milliseconds.
+    pub write_timeout_ms: u32,
+    /// Most prompt tokens in one step of the engine.
+    pub prefill_tokens_max: u32,
+    /// Folder of the pipeline cache; empty: [`Places::cache_dir`].
+    pub cache_dir: PathBuf,
+    /// How much the log tells.
+    pub log_level: LogLevel,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// How long running requests have to end when the daemon is told to stop, in milliseconds.
+    pub shutdown_timeout_ms: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::new(),
+            model: PathBuf::new(),
+            device: String::new(),
+            validation: false,
+            kv_dtype: KvDtype::Auto,
+            context_tokens: 0,
+            kv_tokens: 0,
+            sessions_max: 16,
+            requests_queued_max: 64,
+            requests_in_flight_max: 16,
+            connections_max: 64,
+            frame_bytes_max: 8 * 1024 * 1024,
+            outgoing_bytes_max: 8 * 1024 * 1024,
+            write_timeout_ms: 30_000,
+            prefill_tokens_max: 256,
+            cache_dir: PathBuf::new(),
+            log_level: LogLevel::Info,
+            log_format: LogFormat::Auto,
+            shutdown_timeout_ms: 4_000,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What each key of the configuration may be.
+
+use super::Config;
+
+/// A key, what its value should be, and whether a value of the right type is in range.
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) wanted: &'static str,
+    /// The value, where it is out of range.
+    pub(super) out_of_range: fn(&Config) -> Option<u32>,
+}
+
+const fn any(name: &'static str, wanted: &'static str) -> Key {
+    Key { name, wanted, out_of_range: |_| None }
+}
+
+fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
+    (!(least..=most).contains(&value)).then_some(value)
+}
+
+const MIB: u32 = 1024 * 1024;
+
+/// Every key, in the order of the file.
+pub(super) const KEYS: [Key; 19] = [
+    any("socket", "a path in quotes"),
+    any("model", "a path in quotes"),
+    any("device", "an index, name or UUID in quotes"),
+    any("validation", "true or false"),
+    any("kv_dtype", "\"auto\", \"f32\" or \"f16\""),
+    Key {
+        name: "context_tokens",
+        wanted: "an integer from 0 to 1048576",
+        out_of_range: |c| outside(c.context_tokens, 0, 1 << 20),
+    },
+    Key {
+        name: "kv_tokens",
+        wanted: "an integer from 0 to 16777216",
+        out_of_range: |c| outside(c.kv_tokens, 0, 1 << 24),
+    },
+    Key {
+        name: "sessions_max",
+        wanted: "an integer from 1 to 1024",
+        out_of_range: |c| outside(c.sessions_max, 1, 1024),
+    },
+    Key {
+        name: "requests_queued_max",
+        wanted: "an integer from 1 to 4096",
+        out_of_range: |c| outside(c.requests_queued_max, 1, 4096),
+    },
+    Key {
+        name: "requests_in_flight_max",
+        wanted: "an integer from 1 to 1024",
+        out_of_range: |c| outside(c.requests_in_flight_max, 1, 1024),
+    },
+    Key {
+        name: "connections_max",
+        wanted: "an integer from 1 to 4096",
+        out_of_range: |c| outside(c.connections_max, 1, 4096),
+    },
+    Key {
+        name: "frame_bytes_max",
+        wanted: "an integer from 4096 to 268435456",
+        out_of_range: |c| outside(c.frame_bytes_max, 4096, 256 * MIB),
+    },
+    Key {
+        name: "outgoing_bytes_max",
+        wanted: "an integer from 65536 to 268435456",
+        out_of_range: |c| outside(c.outgoing_bytes_max, 65536, 256 * MIB),
+    },
+    Key {
+        name: "write_timeout_ms",
+        wanted: "an integer from 100 to 600000",
+        out_of_range: |c| outside(c.write_timeout_ms, 100, 600_000),
+    },
+    Key {
+        name: "prefill_tokens_max",
+        wanted: "an integer from 1 to 8192",
+        out_of_range: |c| outside(c.prefill_tokens_max, 1, 8192),
+    },
+    any("cache_dir", "a path in quotes"),
+    any("log_level", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
+    any("log_format", "\"auto\", \"text\", \"json\" or \"journald\""),
+    Key {
+        name: "shutdown_timeout_ms",
+        wanted: "an integer from 0 to 4500",
+        out_of_range: |c| outside(c.shutdown_timeout_ms, 0, 4500),
+    },
+];

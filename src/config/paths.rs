@@ -1,0 +1,146 @@
+//! Where the socket, the model, the configuration and the cache are when nobody says.
+//!
+//! After the XDG base directory specification, and systemd's `RUNTIME_DIRECTORY` and
+//! `CACHE_DIRECTORY` where hobd runs as a service.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError};
+
+/// Name of the socket in its folder.
+const SOCKET_NAME: &str = "hob.sock";
+
+/// Socket of a system service.
+const SYSTEM_SOCKET: &str = "/run/hob/hob.sock";
+
+/// What the default places depend on. Relative paths count as not set, as XDG has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// User id.
+    pub uid: u32,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`.
+    pub xdg_runtime_dir: Option<PathBuf>,
+    /// `XDG_CONFIG_HOME`.
+    pub xdg_config_home: Option<PathBuf>,
+    /// `XDG_DATA_HOME`.
+    pub xdg_data_home: Option<PathBuf>,
+    /// `XDG_CACHE_HOME`.
+    pub xdg_cache_home: Option<PathBuf>,
+    /// The first of `RUNTIME_DIRECTORY`.
+    pub runtime_directory: Option<PathBuf>,
+    /// The first of `CACHE_DIRECTORY`.
+    pub cache_directory: Option<PathBuf>,
+}
+
+impl Places {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            home: absolute(env::var_os("HOME")),
+            xdg_runtime_dir: absolute(env::var_os("XDG_RUNTIME_DIR")),
+            xdg_config_home: absolute(env::var_os("XDG_CONFIG_HOME")),
+            xdg_data_home: absolute(env::var_os("XDG_DATA_HOME")),
+            xdg_cache_home: absolute(env::var_os("XDG_CACHE_HOME")),
+            runtime_directory: first_of(env::var_os("RUNTIME_DIRECTORY")),
+            cache_directory: first_of(env::var_os("CACHE_DIRECTORY")),
+        }
+    }
+
+    /// Default socket of a daemon: in the service's `RUNTIME_DIRECTORY`, else
+    /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/run/hob/hob.sock` for root and
+    /// `/tmp/hob-UID/hob.sock` for others.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        if let Some(folder) = &self.runtime_directory {
+            return folder.join(SOCKET_NAME);
+        }
+        self.user_socket()
+    }
+
+    fn user_socket(&self) -> PathBuf {
+        match &self.xdg_runtime_dir {
+            Some(folder) => folder.join("hob").join(SOCKET_NAME),
+            None if self.uid == 0 => PathBuf::from(SYSTEM_SOCKET),
+            None => PathBuf::from(format!("/tmp/hob-{}", self.uid)).join(SOCKET_NAME),
+        }
+    }
+
+    /// Sockets that a client tries when none is named: the user's own daemon, then the system's.
+    #[must_use]
+    pub fn client_sockets(&self) -> Vec<PathBuf> {
+        let mut sockets = vec![self.user_socket()];
+        if sockets[0] != Path::new(SYSTEM_SOCKET) {
+            sockets.push(PathBuf::from(SYSTEM_SOCKET));
+        }
+        sockets
+    }
+
+    /// Configuration files, the first that exists is used:
+    /// `$XDG_CONFIG_HOME/hob/hobd.toml` (by default in `~/.config`), `/etc/hob/hobd.toml`.
+    #[must_use]
+    pub fn config_files(&self) -> Vec<PathBuf> {
+        let user = self.xdg(self.xdg_config_home.as_deref(), ".config");
+        let user = user.map(|folder| folder.join("hob/hobd.toml"));
+        user.into_iter().chain([PathBuf::from("/etc/hob/hobd.toml")]).collect()
+    }
+
+    /// The model to load: `config.model`, else `$XDG_DATA_HOME/hob/models/default.gguf` (by
+    /// default in `~/.local/share`).
+    ///
+    /// # Errors
+    /// None is configured and the default does not exist.
+    pub fn model(&self, config: &Config) -> Result<PathBuf, ConfigError> {
+        if !config.model.as_os_str().is_empty() {
+            return Ok(config.model.clone());
+        }
+        let data = self.xdg(self.xdg_data_home.as_deref(), ".local/share");
+        let no_home = ConfigError::NoHome { what: "the model", variable: "XDG_DATA_HOME" };
+        let looked_at = data.ok_or(no_home)?.join("hob/models/default.gguf");
+        if looked_at.exists() {
+            return Ok(looked_at);
+        }
+        let config_file = self.config_files().swap_remove(0);
+        Err(ConfigError::NoModel { looked_at, config_file })
+    }
+
+    /// Folder of the pipeline cache: `config.cache_dir`, else the service's `CACHE_DIRECTORY`, else
+    /// `$XDG_CACHE_HOME/hob` (by default in `~/.cache`). `None`: no place for one.
+    #[must_use]
+    pub fn cache_dir(&self, config: &Config) -> Option<PathBuf> {
+        if !config.cache_dir.as_os_str().is_empty() {
+            return Some(config.cache_dir.clone());
+        }
+        self.cache_directory.clone().or_else(|| {
+            self.xdg(self.xdg_cache_home.as_deref(), ".cache").map(|folder| folder.join("hob"))
+        })
+    }
+
+    /// The socket to serve: `config.socket`, else the default.
+    #[must_use]
+    pub fn socket_of(&self, config: &Config) -> PathBuf {
+        if config.socket.as_os_str().is_empty() { self.socket() } else { config.socket.clone() }
+    }
+
+    fn xdg(&self, variable: Option<&Path>, below_home: &str) -> Option<PathBuf> {
+        variable
+            .map(Path::to_owned)
+            .or_else(|| self.home.as_ref().map(|home| home.join(below_home)))
+    }
+}
+
+fn absolute(value: Option<OsString>) -> Option<PathBuf> {
+    value.map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// systemd separates several folders by colons.
+fn first_of(value: Option<OsString>) -> Option<PathBuf> {
+    let value = value?;
+    let first = value.to_str()?.split(':').next()?;
+    absolute(Some(first.into()))
+}

@@ -1,0 +1,123 @@
+//! The configuration file: defaults, errors, default places.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hob::config::{Config, ConfigError, KvDtype, Places, load, parse};
+
+const FILE: &str = "/etc/hob/hobd.toml";
+
+fn refuse(text: &str) -> String {
+    parse(text, Path::new(FILE)).expect_err(text).to_string()
+}
+
+#[test]
+fn shipped_file_holds_every_key_at_its_default_with_a_comment() {
+    let text = include_str!("../config/hobd.toml");
+    assert_eq!(parse(text, Path::new(FILE)).expect("parses"), Config::default());
+    let shipped: toml::Table = text.parse().expect("TOML");
+    let defaults = toml::Table::try_from(Config::default()).expect("serialises");
+    assert_eq!(shipped, defaults, "a key is missing or superfluous");
+    let lines: Vec<&str> = text.lines().collect();
+    for (n, line) in lines.iter().enumerate().filter(|(_, line)| line.contains(" = ")) {
+        let documented = line.starts_with('#') || lines[n - 1].starts_with("# ");
+        assert!(documented, "{line:?} has no comment above it");
+    }
+}
+
+#[test]
+fn unknown_key_names_file_line_key_and_nearest() {
+    let message = refuse("# a comment\n\nsockets = \"/x\"\n");
+    assert!(message.starts_with("/etc/hob/hobd.toml:3: unknown key \"sockets\""), "{message}");
+    assert!(message.contains("did you mean \"socket\"?"), "{message}");
+    let message = refuse("[zzz]\nqqq = 1\n");
+    assert!(message.contains(":1: unknown key \"zzz\""), "{message}");
+    assert!(!message.contains("did you mean"), "{message}");
+}
+
+#[test]
+fn wrong_values_name_key_wanted_and_found() {
+    for (text, expected) in [
+        ("\nvalidation = 1", "hobd.toml:2: validation: wanted true or false, found the integer 1"),
+        (
+            "kv_dtype = \"f8\"",
+            "hobd.toml:1: kv_dtype: wanted \"auto\", \"f32\" or \"f16\", found the string \"f8\"",
+        ),
+        (
+            "sessions_max = \"many\"",
+            "sessions_max: wanted an integer from 1 to 1024, found the string \"many\"",
+        ),
+        ("sessions_max = -1", "wanted an integer from 1 to 1024, found the integer -1"),
+        ("device = 1\nsessions_max = 0", "device: wanted an index, name or UUID in quotes"),
+        ("\n\n\nsessions_max = 0", "hobd.toml:4: sessions_max: wanted an integer from 1 to 1024"),
+        ("frame_bytes_max = 99999999999", "frame_bytes_max: wanted an integer from 4096"),
+        ("socket = [\"a\"]", "socket: wanted a path in quotes, found an array"),
+        ("context_tokens = 1.5", "context_tokens: wanted an integer from 0"),
+        ("model = \"a\"\nmodel = \"b\"", "hobd.toml:2: not TOML: duplicate key"),
+        ("socket = ", "hobd.toml:1: not TOML"),
+    ] {
+        let message = refuse(text);
+        assert!(message.contains(expected), "{text:?}: {message}");
+    }
+}
+
+#[test]
+fn settings_of_the_command_line_are_checked_too() {
+    let config = Config { context_tokens: u32::MAX, ..Config::default() };
+    let message = config.check().expect_err("too large").to_string();
+    assert!(message.starts_with("context_tokens: wanted an integer from 0 to"), "{message}");
+}
+
+#[test]
+fn user_file_comes_before_the_default_and_explicit_must_exist() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let places = Places { xdg_config_home: Some(folder.path().to_owned()), ..Places::default() };
+    let file = folder.path().join("hob/hobd.toml");
+    fs::create_dir(folder.path().join("hob")).expect("folder");
+    fs::write(&file, "kv_dtype = \"f32\"\n").expect("file");
+    assert_eq!(load(None, &places).expect("loads").kv_dtype, KvDtype::F32);
+    let missing = folder.path().join("missing.toml");
+    let error = load(Some(&missing), &places).expect_err("is not there");
+    assert!(error.to_string().contains("missing.toml"), "{error}");
+    fs::write(&file, b"model = \"\xff\"").expect("file");
+    assert!(matches!(load(None, &places), Err(ConfigError::Read { .. })));
+}
+
+#[test]
+fn default_places_follow_xdg_and_systemd() {
+    let home = Some(PathBuf::from("/home/ada"));
+    let bare = Places { uid: 1000, home: home.clone(), ..Places::default() };
+    assert_eq!(bare.socket(), Path::new("/tmp/hob-1000/hob.sock"));
+    assert_eq!(bare.config_files()[0], Path::new("/home/ada/.config/hob/hobd.toml"));
+    assert_eq!(bare.cache_dir(&Config::default()), Some("/home/ada/.cache/hob".into()));
+    assert_eq!(Places { uid: 0, ..Places::default() }.socket(), Path::new("/run/hob/hob.sock"));
+    let user = Places { xdg_runtime_dir: Some("/run/user/1000".into()), ..bare };
+    assert_eq!(user.socket(), Path::new("/run/user/1000/hob/hob.sock"));
+    assert_eq!(
+        user.client_sockets(),
+        [Path::new("/run/user/1000/hob/hob.sock"), Path::new("/run/hob/hob.sock")]
+    );
+    let service = Places { runtime_directory: Some("/run/hob".into()), ..user.clone() };
+    assert_eq!(service.socket(), Path::new("/run/hob/hob.sock"));
+    assert_eq!(service.client_sockets(), user.client_sockets());
+    let named = Config { socket: "/x/y".into(), ..Config::default() };
+    assert_eq!(service.socket_of(&named), Path::new("/x/y"));
+}
+
+#[test]
+fn missing_model_says_how_to_name_one() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let places = Places {
+        home: Some("/home/ada".into()),
+        xdg_data_home: Some(folder.path().to_owned()),
+        ..Places::default()
+    };
+    let message = places.model(&Config::default()).expect_err("no model").to_string();
+    for part in ["hob/models/default.gguf", "--model", "/home/ada/.config/hob/hobd.toml"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let models = folder.path().join("hob/models");
+    fs::create_dir_all(&models).expect("folder");
+    fs::write(models.join("default.gguf"), "").expect("file");
+    assert_eq!(places.model(&Config::default()).expect("found"), models.join("default.gguf"));
+}
