@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
+pub use crate::sampler::{SamplingParams, TokenLogprob};
+
 /// Who a session belongs to: the kernel's word, taken when the connection was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
@@ -15,36 +17,6 @@ pub struct Owner {
 /// A session's number, unique for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
-
-/// How the next token is chosen from the logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// 0 takes the most likely token.
-    pub temperature: f32,
-    /// Keep the k most likely; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the smallest set whose probability reaches this; 1 keeps all.
-    pub top_p: f32,
-    /// Drop tokens less likely than this share of the best; 0 drops none.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of the last tokens seen; 1 is off.
-    pub repeat_penalty: f32,
-    /// Seed; `None` takes one from the system.
-    pub seed: Option<u64>,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            seed: None,
-        }
-    }
-}
 
 /// A checked generation request: its prompt is already tokens.
 #[derive(Clone, Debug)]
@@ -86,17 +58,6 @@ impl CancelFlag {
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
-}
-
-/// Log-probability of a token, and of the most likely ones at its place, best first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprob {
-    /// The token chosen, or the one that stood there.
-    pub id: u32,
-    /// Its natural-log probability before any sampling.
-    pub logprob: f32,
-    /// The most likely tokens.
-    pub top: Vec<(u32, f32)>,
 }
 
 /// Why a generation ended.

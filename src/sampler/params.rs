@@ -1,0 +1,98 @@
+//! What a request asks of the sampler.
+
+use super::SamplingError;
+
+/// How the next token is chosen from the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// Keep the k most likely; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the best; 0 drops none.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of the last tokens seen; 1 is off.
+    pub repeat_penalty: f32,
+    /// Seed; `None` takes one from the system.
+    pub seed: Option<u64>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            seed: None,
+        }
+    }
+}
+
+/// Highest temperature; beyond it every token is as good as any other.
+const TEMPERATURE_MAX: f32 = 100.0;
+/// Range of the repetition penalty, far beyond what is useful.
+const PENALTY_RANGE: std::ops::RangeInclusive<f32> = 0.01..=100.0;
+
+impl SamplingParams {
+    /// Checks that every number is in its range.
+    ///
+    /// # Errors
+    /// [`SamplingError::OutOfRange`] with the first field that is not.
+    pub fn check(&self) -> Result<(), SamplingError> {
+        let fields = [
+            ("temperature", self.temperature, 0.0..=TEMPERATURE_MAX),
+            ("top_p", self.top_p, 0.0..=1.0),
+            ("min_p", self.min_p, 0.0..=1.0),
+            ("repeat_penalty", self.repeat_penalty, PENALTY_RANGE),
+        ];
+        for (field, found, range) in fields {
+            if !range.contains(&found) {
+                let (least, most) = range.into_inner();
+                return Err(SamplingError::OutOfRange { field, least, most, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_and_the_ends_of_the_ranges_are_fine() {
+        assert_eq!(SamplingParams::default().check(), Ok(()));
+        let ends = SamplingParams {
+            temperature: 0.0,
+            top_k: u32::MAX,
+            top_p: 0.0,
+            min_p: 1.0,
+            repeat_penalty: 100.0,
+            seed: Some(u64::MAX),
+        };
+        assert_eq!(ends.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_the_range_and_the_value() {
+        let good = SamplingParams::default;
+        let cases = [
+            ("temperature", SamplingParams { temperature: f32::NAN, ..good() }),
+            ("temperature", SamplingParams { temperature: -0.5, ..good() }),
+            ("temperature", SamplingParams { temperature: f32::INFINITY, ..good() }),
+            ("top_p", SamplingParams { top_p: 1.5, ..good() }),
+            ("min_p", SamplingParams { min_p: -0.1, ..good() }),
+            ("repeat_penalty", SamplingParams { repeat_penalty: 0.0, ..good() }),
+        ];
+        for (field, params) in cases {
+            let message = params.check().expect_err(field).to_string();
+            assert!(message.starts_with(field), "{message}");
+        }
+        let message = SamplingParams { top_p: 1.5, ..good() }.check().expect_err("1.5").to_string();
+        assert_eq!(message, "top_p is 1.5; wanted 0 to 1");
+    }
+}

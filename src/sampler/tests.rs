@@ -1,0 +1,176 @@
+//! Tests of the sampler as a whole and of its filters.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+/// Everything off: plain softmax.
+fn plain() -> SamplingParams {
+    SamplingParams {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        seed: Some(42),
+    }
+}
+
+/// Logits of these probabilities.
+fn logits(probabilities: &[f32]) -> Vec<f32> {
+    probabilities.iter().map(|p| p.ln()).collect()
+}
+
+/// How often each token is drawn in `draws` steps.
+fn counts(params: &SamplingParams, logits: &[f32], draws: usize) -> Vec<usize> {
+    let mut sampler = Sampler::new(params, logits.len()).unwrap();
+    let mut counts = vec![0; logits.len()];
+    for _ in 0..draws {
+        counts[sampler.sample(&mut logits.to_vec(), &[]).unwrap() as usize] += 1;
+    }
+    counts
+}
+
+fn drawn(params: &SamplingParams, probabilities: &[f32]) -> Vec<usize> {
+    let counts = counts(params, &logits(probabilities), 2000);
+    (0..counts.len()).filter(|id| counts[*id] > 0).collect()
+}
+
+#[test]
+fn greedy_takes_the_best_and_of_equals_the_lowest() {
+    let params = SamplingParams { temperature: 0.0, ..plain() };
+    let mut sampler = Sampler::new(&params, 4).unwrap();
+    assert_eq!(sampler.sample(&mut [0.0, 2.0, 2.0, -1.0], &[]), Ok(1));
+    assert_eq!(sampler.sample(&mut [-5.0, f32::NEG_INFINITY, -3.0, -3.0], &[]), Ok(2));
+    assert_eq!(sampler.step(), 2);
+}
+
+#[test]
+fn draws_follow_the_probabilities() {
+    let probabilities = [0.5, 0.3, 0.15, 0.05];
+    let draws = 20_000;
+    for (temperature, wanted) in [
+        (1.0, probabilities),
+        // Squared and normalised.
+        (0.5, [0.25 / 0.365, 0.09 / 0.365, 0.0225 / 0.365, 0.0025 / 0.365]),
+    ] {
+        let params = SamplingParams { temperature, ..plain() };
+        for (count, p) in counts(&params, &logits(&probabilities), draws).iter().zip(wanted) {
+            let p = f64::from(p);
+            let deviation = (draws as f64 * p * (1.0 - p)).sqrt();
+            let off = *count as f64 - draws as f64 * p;
+            assert!(off.abs() < 4.0 * deviation, "T {temperature} p {p}: {count}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_depends_on_seed_and_step_alone() {
+    let logits = logits(&[0.25; 4]);
+    let run = |seed: u64, from: u64| -> Vec<u32> {
+        let params = SamplingParams { seed: Some(seed), ..plain() };
+        let mut sampler = Sampler::new(&params, 4).unwrap();
+        sampler.set_step(from);
+        (from..64).map(|_| sampler.sample(&mut logits.clone(), &[]).unwrap()).collect()
+    };
+    assert_eq!(run(1, 0), run(1, 0));
+    assert_eq!(run(1, 0)[40..], run(1, 40));
+    assert_ne!(run(1, 0), run(2, 0));
+    let unseeded = SamplingParams { seed: None, ..plain() };
+    let seeds = [0; 2].map(|_| Sampler::new(&unseeded, 4).unwrap().seed());
+    assert_ne!(seeds[0], seeds[1]);
+}
+
+#[test]
+fn top_k_keeps_the_k_best_and_of_equals_the_lowest() {
+    let p = [0.1, 0.4, 0.1, 0.3, 0.1];
+    assert_eq!(drawn(&SamplingParams { top_k: 2, ..plain() }, &p), [1, 3]);
+    assert_eq!(drawn(&SamplingParams { top_k: 3, ..plain() }, &p), [0, 1, 3]);
+    assert_eq!(drawn(&SamplingParams { top_k: 1, ..plain() }, &p), [1]);
+    assert_eq!(drawn(&SamplingParams { top_k: 99, ..plain() }, &p).len(), 5);
+}
+
+#[test]
+fn top_p_keeps_the_fewest_that_reach_it_and_at_least_one() {
+    let p = [0.5, 0.25, 0.15, 0.1];
+    let with = |top_p: f32| drawn(&SamplingParams { top_p, ..plain() }, &p);
+    assert_eq!(with(0.0), [0]);
+    assert_eq!(with(0.49), [0]);
+    assert_eq!(with(0.51), [0, 1]);
+    assert_eq!(with(0.76), [0, 1, 2]);
+    assert_eq!(with(0.99), [0, 1, 2, 3]);
+    // Among what top-k left: 0.5 of 0.75 is enough.
+    assert_eq!(drawn(&SamplingParams { top_k: 2, top_p: 0.6, ..plain() }, &p), [0]);
+}
+
+#[test]
+fn top_p_is_taken_before_the_temperature() {
+    let p = [0.5, 0.25, 0.15, 0.1];
+    let hot = SamplingParams { top_p: 0.7, temperature: 50.0, ..plain() };
+    assert_eq!(drawn(&hot, &p), [0, 1]);
+}
+
+#[test]
+fn top_p_over_many_equals_sorts_on_as_far_as_it_must() {
+    let mut candidates: Vec<(f32, u32)> = (0..5000).rev().map(|id| (1.0, id)).collect();
+    keep_top_p(&mut candidates, 0.5, 1.0);
+    assert_eq!(candidates.len(), 2500);
+    assert!(candidates.iter().zip(0..).all(|(c, id)| c.1 == id));
+}
+
+#[test]
+fn min_p_is_a_share_of_the_best() {
+    let p = [0.5, 0.26, 0.14, 0.1];
+    let with = |min_p: f32| drawn(&SamplingParams { min_p, ..plain() }, &p);
+    assert_eq!(with(1.0), [0]);
+    assert_eq!(with(0.5), [0, 1]);
+    assert_eq!(with(0.19), [0, 1, 2, 3]);
+    assert_eq!(with(0.21), [0, 1, 2]);
+}
+
+#[test]
+fn the_penalty_takes_each_of_the_last_tokens_once() {
+    let mut values = [2.0, -2.0, 2.0, 0.0];
+    penalise(&mut values, &[0, 1, 0, 0, 3, 99], 2.0);
+    assert_eq!(values, [1.0, -4.0, 2.0, 0.0]);
+    let mut history = vec![2];
+    history.extend(std::iter::repeat_n(3, PENALTY_TOKENS));
+    penalise(&mut values, &history, 2.0);
+    assert_eq!(values[2], 2.0, "beyond the last tokens");
+    let params = SamplingParams { temperature: 0.0, repeat_penalty: 1.5, ..plain() };
+    let mut sampler = Sampler::new(&params, 2).unwrap();
+    assert_eq!(sampler.sample(&mut [3.0, 2.5], &[0]), Ok(1));
+}
+
+#[test]
+fn bad_logits_are_errors_and_take_no_step() {
+    for temperature in [0.0, 1.0] {
+        let mut sampler = Sampler::new(&SamplingParams { temperature, ..plain() }, 2).unwrap();
+        let nan = sampler.sample(&mut [0.0, f32::NAN], &[]);
+        assert!(matches!(nan, Err(SamplingError::BadLogit { token: 1, .. })), "{nan:?}");
+        let infinite = sampler.sample(&mut [f32::INFINITY, 0.0], &[]);
+        assert!(matches!(infinite, Err(SamplingError::BadLogit { token: 0, .. })));
+        let none = sampler.sample(&mut [f32::NEG_INFINITY; 2], &[]);
+        assert_eq!(none, Err(SamplingError::NoCandidates { vocab_size: 2 }));
+        let few = sampler.sample(&mut [0.0], &[]);
+        assert_eq!(few, Err(SamplingError::LogitCount { found: 1, vocab_size: 2 }));
+        assert_eq!(sampler.step(), 0);
+    }
+    assert!(Sampler::new(&SamplingParams { top_p: 2.0, ..plain() }, 2).is_err());
+}
+
+#[test]
+fn a_large_vocabulary_is_drawn_from_by_every_filter() {
+    let logits: Vec<f32> =
+        (0..262_144).map(|i| ((i * 7919 % 262_144) as f32).sqrt() / 50.0).collect();
+    for params in [
+        SamplingParams { seed: Some(1), ..SamplingParams::default() },
+        SamplingParams { top_p: 0.9, ..plain() },
+        SamplingParams { min_p: 0.9, ..plain() },
+        plain(),
+    ] {
+        let mut sampler = Sampler::new(&params, logits.len()).unwrap();
+        let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
+        assert!((token as usize) < logits.len());
+    }
+}
