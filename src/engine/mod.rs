@@ -3,8 +3,10 @@
 //! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
 //! its events over a channel of its own. The engine never waits for a caller.
 
+mod runner;
 mod types;
 
+pub use runner::Runner;
 pub use types::*;
 
 use std::sync::Arc;

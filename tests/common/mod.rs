@@ -1,0 +1,175 @@
+//! What several tests share: where files are, golden outputs, and a model driven step by step.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test uses a part
+
+use std::path::PathBuf;
+
+use hob::engine::Runner;
+use hob::gguf::GgufFile;
+use hob::gpu::Executor;
+use hob::kernels::PageLayout;
+use hob::kv_cache::{KvCache, KvConfig, KvLease};
+use hob::model::{Limits, Model, read_hyper_params};
+use hob::scheduler::{Batch, TokenSpan};
+use serde::Deserialize;
+
+/// The folder of shared reference files, where there is one.
+pub fn shared() -> Option<PathBuf> {
+    let path = std::env::var_os("HOB_SHARED").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")),
+        PathBuf::from,
+    );
+    path.is_dir().then_some(path)
+}
+
+/// A real model that `make models` fetched.
+pub fn real_model(name: &str) -> PathBuf {
+    let folder = std::env::var_os("HOB_MODELS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/models")),
+        PathBuf::from,
+    );
+    let path = folder.join(name);
+    assert!(path.is_file(), "{} is missing: run `make models`", path.display());
+    path
+}
+
+/// One prompt of a golden file.
+#[derive(Debug, Deserialize)]
+pub struct Golden {
+    pub name: String,
+    pub tokens: Vec<u32>,
+    pub steps: Vec<GoldenStep>,
+}
+
+/// One generated token of the reference and its ten most likely.
+#[derive(Debug, Deserialize)]
+pub struct GoldenStep {
+    pub id: u32,
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Reads a golden file.
+pub fn goldens(path: &std::path::Path) -> Vec<Golden> {
+    let text = std::fs::read_to_string(path).expect("the golden file");
+    serde_json::from_str(&text).expect("a golden file is a list of prompts")
+}
+
+/// Sizes for [`Driven::load`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub context_tokens: usize,
+    pub sessions: usize,
+    pub tokens_max: usize,
+    pub half: bool,
+}
+
+/// A model with sessions that the test drives itself.
+pub struct Driven {
+    pub runner: Runner,
+    pub tokens_max: usize,
+    pub logit_rows_max: usize,
+}
+
+impl Driven {
+    pub fn load(mut executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
+        let file = GgufFile::open(path).expect("a GGUF file");
+        let hyper = read_hyper_params(&file).expect("a supported model");
+        let layout =
+            PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half: sizes.half };
+        let config = KvConfig {
+            layout,
+            layers: hyper.layers.len(),
+            context_tokens: sizes.context_tokens,
+            tokens_max: sizes.context_tokens * sizes.sessions,
+            leases_max: sizes.sessions,
+        };
+        let limits = Limits {
+            tokens_max: sizes.tokens_max,
+            logit_rows_max: 16,
+            context_tokens: sizes.context_tokens,
+            kv_bytes: config.bytes(),
+        };
+        let model = Model::load(&mut *executor, &file, limits, &mut |_, _| {}).expect("it loads");
+        let kv = KvCache::new(&mut *executor, config).expect("room for the cache");
+        let runner = Runner::new(executor, model, kv);
+        Self { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }
+    }
+
+    pub fn lease(&mut self, tokens: usize) -> KvLease {
+        let (kv, executor) = self.runner.kv_mut();
+        let mut lease = kv.lease().expect("a table");
+        kv.grow(executor, &mut lease, tokens).expect("device").expect("pages");
+        lease
+    }
+
+    pub fn release(&mut self, lease: KvLease) {
+        self.runner.kv_mut().0.release(lease);
+    }
+
+    /// Evaluates `tokens` from `position` on in steps of at most `chunk`, and returns the logits of the
+    /// last `wanted`.
+    pub fn evaluate(
+        &mut self,
+        lease: &KvLease,
+        position: usize,
+        tokens: &[u32],
+        wanted: usize,
+        chunk: usize,
+    ) -> Vec<Vec<f32>> {
+        let mut out = Vec::new();
+        let first_wanted = tokens.len() - wanted;
+        let mut at = 0;
+        while at < tokens.len() {
+            let limit = if at + chunk > first_wanted { self.logit_rows_max } else { chunk };
+            let count = chunk.min(limit).min(self.tokens_max).min(tokens.len() - at);
+            let logits = (at + count).saturating_sub(first_wanted.max(at));
+            let span = TokenSpan {
+                table: lease.table(),
+                position: (position + at) as u32,
+                tokens: tokens[at..at + count].to_vec(),
+                logits,
+            };
+            self.runner.step(&Batch { spans: vec![span] }).expect("a step");
+            out.extend((0..logits).map(|row| self.runner.logits(row).to_vec()));
+            at += count;
+        }
+        out
+    }
+}
+
+/// Natural-log probabilities of a row of logits.
+pub fn log_softmax(logits: &[f32]) -> Vec<f32> {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|v| f64::from(v - best).exp()).sum();
+    logits.iter().map(|v| v - best - total.ln() as f32).collect()
+}
+
+pub fn argmax(row: &[f32]) -> u32 {
+    let best = row
+        .iter()
+        .enumerate()
+        .fold((0, f32::NEG_INFINITY), |best, (i, v)| if *v > best.1 { (i, *v) } else { best });
+    best.0 as u32
+}
+
+/// Holds a model against one golden prompt, teacher-forced; returns the worst difference of a logprob.
+pub fn check_golden(model: &mut Driven, golden: &Golden, tolerance: f32, chunk: usize) -> f32 {
+    let forced: Vec<u32> = golden.steps.iter().map(|step| step.id).collect();
+    let mut tokens = golden.tokens.clone();
+    tokens.extend(&forced[..forced.len() - 1]);
+    let lease = model.lease(tokens.len());
+    let rows = model.evaluate(&lease, 0, &tokens, forced.len(), chunk);
+    model.release(lease);
+    let mut worst = 0.0_f32;
+    for (at, (step, row)) in golden.steps.iter().zip(&rows).enumerate() {
+        let ours = log_softmax(row);
+        for (id, wanted) in &step.top {
+            let off = (ours[*id as usize] - wanted).abs();
+            assert!(off <= tolerance, "{} step {at} token {id}: off by {off}", golden.name);
+            worst = worst.max(off);
+        }
+        if step.top[0].1 - step.top[1].1 > 0.05 {
+            assert_eq!(argmax(row), step.top[0].0, "{} step {at}: best token", golden.name);
+        }
+    }
+    worst
+}

@@ -1,0 +1,50 @@
+//! The reference executor against llama.cpp's outputs on small models.
+
+mod common;
+
+use common::{Driven, Sizes, check_golden, goldens};
+use hob::reference::ReferenceExecutor;
+
+/// llama.cpp's own f32 arithmetic, summed in another order.
+const TOLERANCE: f32 = 0.02;
+
+#[test]
+fn small_models_give_the_logits_of_llama_cpp() {
+    let Some(shared) = common::shared() else {
+        println!("skipped: shared files absent");
+        return;
+    };
+    let names = [
+        "llama",
+        "llama-F16",
+        "llama-BF16",
+        "llama-Q8_0",
+        "llama-Q4_0",
+        "llama-Q4_1",
+        "llama-Q5_0",
+        "llama-Q5_1",
+        "llama-Q6_K",
+        "llama-Q4_K_M",
+        "llama-mha",
+        "llama-tied",
+        "llama-linear",
+        "llama3-ropefreqs",
+        "llama-hd128-bias",
+        "qwen2",
+        "qwen3",
+        "gemma3",
+        "malformed/ok-plain",
+        "malformed/ok-odd-features",
+        "malformed/ok-trailing-bytes",
+    ];
+    for name in names {
+        let path = shared.join("tiny").join(format!("{name}.gguf"));
+        let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, half: false };
+        let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
+        let mut worst = 0.0_f32;
+        for golden in goldens(&path.with_extension("golden.json")) {
+            worst = worst.max(check_golden(&mut model, &golden, TOLERANCE, 64));
+        }
+        println!("{name}: worst logprob difference {worst:.4}");
+    }
+}
