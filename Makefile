@@ -10,6 +10,9 @@ BINDIR := $(DESTDIR)$(PREFIX)/bin
 LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DATADIR := $(DESTDIR)$(PREFIX)/share
 CONFDIR := $(DESTDIR)$(SYSCONFDIR)/hob
+BASH_COMPLETION := $(DATADIR)/bash-completion/completions/hob
+ZSH_COMPLETION := $(DATADIR)/zsh/site-functions/_hob
+FISH_COMPLETION := $(DATADIR)/fish/vendor_completions.d/hob.fish
 RELEASE := target/release
 
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
@@ -65,9 +68,17 @@ install: ## Install what `make build` has built (PREFIX, DESTDIR)
 	install -d $(CONFDIR)
 	test -e $(CONFDIR)/hobd.toml || install -m 644 config/hobd.toml $(CONFDIR)/
 	install -d $(DATADIR)/doc/hob
-	install -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE $(DATADIR)/doc/hob/
+	install -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE config/protocol.md \
+		$(DATADIR)/doc/hob/
+	install -d $(DATADIR)/man/man1 $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
+	$(RELEASE)/hob man $(DATADIR)/man/man1
+	$(RELEASE)/hob completions bash >$(BASH_COMPLETION)
+	$(RELEASE)/hob completions zsh >$(ZSH_COMPLETION)
+	$(RELEASE)/hob completions fish >$(FISH_COMPLETION)
 
 uninstall: ## Remove what `make install` installed, but not its configuration
 	rm -f $(BINDIR)/hob $(BINDIR)/hobd $(LIBDIR)/sysusers.d/hob.conf
 	rm -f $(addprefix $(LIBDIR)/systemd/,$(UNITS))
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)
+	rm -f $(DATADIR)/man/man1/hob.1 $(DATADIR)/man/man1/hobd.1 $(DATADIR)/man/man1/hob-*.1
 	rm -rf $(DATADIR)/doc/hob

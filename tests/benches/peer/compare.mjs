@@ -69,9 +69,9 @@ const hob = () => {
 
 /** Tokens per second of each repetition, out of what `hob bench --json` prints. */
 function speeds(report, kind) {
-    const found = report.results?.find((result) => result.name.startsWith(kind));
+    const found = report.results?.find((result) => result.test.startsWith(kind));
     if (!found) fail(`hob bench printed no ${kind}: ${JSON.stringify(report)}`);
-    return found.samples_tokens_per_second;
+    return found.samples;
 }
 
 const llama = (environment) => () =>
