@@ -94,8 +94,8 @@ install() {
         if have sudo && sudo -n true 2>/dev/null; then
             as_root=(sudo -n)
         else
-            say "error: root is needed once. Run this, then try again:"
-            printf '    sudo %s\n' "$command" >&2
+            say "error: root is needed once. Run this (without sudo, as root), then try again:"
+            printf "    sudo sh -c 'apt-get update && %s'\n" "$command" >&2
             exit 1
         fi
     fi
