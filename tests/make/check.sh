@@ -27,7 +27,7 @@ skip() { # $1: what, $2: how to get the tool
 check "format" cargo fmt --check
 check "lints" cargo clippy --locked --all-targets -- -D warnings
 check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib --quiet
-check "structure (tests/tidy.rs)" cargo test --locked --test tidy
+check "structure (tests/tidy.rs)" env RUST_BACKTRACE=0 cargo test --locked --test tidy
 
 if cargo deny --version >/dev/null 2>&1; then
     check "licences and advisories" cargo deny --locked check
