@@ -14,6 +14,7 @@ model=${MODEL:-$here/target/models/SmolLM2-135M-Instruct.Q4_1.gguf}
 bin=$here/target/release
 log=$here/target/demo/hobd.log
 start_seconds_max=120
+stop_seconds_max=10
 
 mkdir -p "$here/target/demo"
 # A folder of its own for the socket: short (a socket's path holds 107 bytes) and private.
@@ -21,14 +22,25 @@ socket_folder=$(mktemp -d "${TMPDIR:-/tmp}/hob-demo.XXXXXX")
 socket=$socket_folder/hob.sock
 daemon=
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+bold='' plain=''
+if [[ -t 2 ]]; then bold=$'\e[1m' plain=$'\e[0m'; fi
+say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*" >&2; }
 
 clean_up() {
     local status=$?
     trap - EXIT
     if [[ -n $daemon ]] && kill -TERM "$daemon" 2>/dev/null; then
         say "stopping hobd"
-        wait "$daemon" || true
+        local tenths
+        for ((tenths = 0; tenths < stop_seconds_max * 10; tenths++)); do
+            kill -0 "$daemon" 2>/dev/null || break
+            sleep 0.1
+        done
+        if kill -KILL "$daemon" 2>/dev/null; then
+            say "error: hobd had not stopped after $stop_seconds_max s, and was killed"
+            status=1
+        fi
+        wait "$daemon" 2>/dev/null || true
     fi
     rm -rf "$socket_folder"
     exit "$status"
