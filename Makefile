@@ -38,7 +38,6 @@ demo: ## See a small language model answer
 
 test: ## Run all tests, on several Vulkan drivers; no GPU needed
 	@tests/make/deps.sh test
-	@tests/drivers/unpack.sh
 	@tests/models/fetch.sh
 	@tests/make/test.sh
 
