@@ -48,13 +48,13 @@ pub struct CommandTiming {
 
 /// Runs recordings on a device: Vulkan, or the scalar reference on the CPU.
 ///
-/// One thread owns an executor. Buffers are created zeroed. All methods that touch the device
+/// One thread owns an executor. All methods that touch the device
 /// return the [`DeviceError`] that names the failed call.
 pub trait Executor: Send {
     /// What the device can do; constant for the executor's life.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Creates a buffer, zero-filled.
+    /// Creates a buffer, zero-filled but for weights, which are written whole before they are read.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] with the bytes wanted and free.

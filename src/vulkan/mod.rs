@@ -1,1 +1,35 @@
-//! (skeleton)
+//! The Vulkan executor: the only code that calls Vulkan, and the only unsafe code of hob.
+//!
+//! It owns the loader, the device, its memory, pipelines and command buffers, and implements
+//! [`crate::gpu::Executor`]. It must not know what a kernel computes or what a model is: all it sees are
+//! recordings. It needs Vulkan 1.2 and no optional feature.
+#![allow(unsafe_code)]
+
+mod device;
+mod executor;
+mod hazards;
+mod instance;
+mod memory;
+mod physical_device;
+mod pipeline_cache;
+mod pipelines;
+mod prepared;
+mod results;
+
+pub use executor::VulkanExecutor;
+pub use physical_device::{DeviceInfo, list_devices};
+
+use std::path::PathBuf;
+
+/// How to open a device.
+#[derive(Clone, Debug, Default)]
+pub struct VulkanConfig {
+    /// Which device: its index in [`list_devices`], a part of its name, or its UUID. `None` takes the best.
+    pub device: Option<String>,
+    /// Load the Khronos validation layer with synchronization validation.
+    pub validation: bool,
+    /// Folder for compiled pipelines; `None` keeps none.
+    pub pipeline_cache_dir: Option<PathBuf>,
+    /// Use the shaders without subgroup operations, whatever the device offers.
+    pub disable_subgroup_ops: bool,
+}

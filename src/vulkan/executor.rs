@@ -1,0 +1,375 @@
+//! The executor interface over a Vulkan device.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ash::vk;
+
+use super::VulkanConfig;
+use super::device::Device;
+use super::instance::Instance;
+use super::memory::Memory;
+use super::physical_device;
+use super::pipelines::Pipelines;
+use super::prepared::Prepared;
+use super::results::failed;
+use crate::gpu::{
+    BufferDesc, BufferHandle, BufferSlice, BufferUsage, Capabilities, Command, CommandTiming,
+    DeviceError, Executor, MemoryReport, PreparedId, Recording, Ticket,
+};
+
+/// Bytes of the staging buffers where the host does not see the device's memory.
+const STAGING_BYTES: u64 = 16 << 20;
+
+/// How long internal copies may take.
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Largest push constants in use; every device has them.
+const PUSH_BYTES_MAX: u32 = 128;
+
+/// An open device and what has been made on it.
+pub struct VulkanExecutor {
+    // Dropped in this order; the device itself goes with its last Arc.
+    prepared: HashMap<PreparedId, Prepared>,
+    pipelines: Pipelines,
+    memory: Memory,
+    pool: vk::CommandPool,
+    timeline: vk::Semaphore,
+    device: Arc<Device>,
+    submitted: u64,
+    next_prepared: u64,
+    staging: Option<(BufferHandle, BufferHandle)>,
+    profiling: bool,
+}
+
+impl std::fmt::Debug for VulkanExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VulkanExecutor")
+            .field("device", &self.capabilities().device_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl VulkanExecutor {
+    /// Opens the device that `config` names, or the best one.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: no loader, no device, no such device, one that lacks what hob needs, or a failed
+    /// call.
+    pub fn new(config: &VulkanConfig) -> Result<Self, DeviceError> {
+        let instance = Arc::new(Instance::new(config.validation)?);
+        let chosen = physical_device::choose(&instance, config)?;
+        let caps = &chosen.info.capabilities;
+        tracing::info!(device = %caps.device_name, driver = %caps.driver, lanes = caps.lanes,
+            subgroup_ops = caps.subgroup_ops, "opening device");
+        if caps.is_cpu() {
+            tracing::warn!("this is a software driver: the processor computes, slowly");
+        }
+        let device = Arc::new(Device::open(instance, chosen)?);
+        let memory = Memory::new(Arc::clone(&device))?;
+        let folder = config.pipeline_cache_dir.as_deref();
+        let pipelines = Pipelines::new(Arc::clone(&device), folder)?;
+        let info =
+            vk::CommandPoolCreateInfo::default().queue_family_index(device.chosen.queue_family);
+        // SAFETY: the structures live until the calls return.
+        let pool = unsafe { device.raw.create_command_pool(&info, None) }
+            .map_err(failed("vkCreateCommandPool"))?;
+        let mut kind =
+            vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: as above; timeline semaphores are enabled.
+        let timeline = unsafe { device.raw.create_semaphore(&info, None) }.map_err(|result| {
+            // SAFETY: nothing was allocated from the pool.
+            unsafe { device.raw.destroy_command_pool(pool, None) };
+            failed("vkCreateSemaphore")(result)
+        })?;
+        device.name(pool, "commands");
+        device.name(timeline, "timeline");
+        Ok(Self {
+            prepared: HashMap::new(),
+            pipelines,
+            memory,
+            pool,
+            timeline,
+            device,
+            submitted: 0,
+            next_prepared: 1,
+            staging: None,
+            profiling: false,
+        })
+    }
+
+    /// What the validation layer says, from now to the end of the executor; nothing without it.
+    #[must_use]
+    pub fn messages(&self) -> Arc<Mutex<Vec<String>>> {
+        Arc::clone(&self.device.instance.messages)
+    }
+
+    /// Waits until nothing runs on the device.
+    fn wait_all(&mut self) -> Result<(), DeviceError> {
+        self.wait(Ticket(self.submitted), COPY_TIMEOUT)
+    }
+
+    /// Runs commands once and waits for them.
+    fn run_now(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        let prepared = self.prepare(recording)?;
+        let result = self.submit(prepared).and_then(|ticket| self.wait(ticket, COPY_TIMEOUT));
+        self.release(prepared);
+        result
+    }
+
+    /// The staging buffers: for uploads, and for reading back.
+    fn staging(&mut self) -> Result<(BufferHandle, BufferHandle), DeviceError> {
+        if let Some(staging) = self.staging {
+            return Ok(staging);
+        }
+        let desc =
+            |label: &str, usage| BufferDesc { label: label.into(), bytes: STAGING_BYTES, usage };
+        let up = self.memory.create(&desc("staging", BufferUsage::Upload))?;
+        let down = self.memory.create(&desc("staging readback", BufferUsage::Readback))?;
+        self.staging = Some((up, down));
+        Ok((up, down))
+    }
+
+    fn check(&self, recording: &Recording) -> Result<(), DeviceError> {
+        let caps = self.capabilities();
+        let unsupported = |what: String, found: String| DeviceError::Unsupported {
+            device: caps.device_name.clone(),
+            what,
+            found,
+        };
+        for command in &recording.commands {
+            let Command::Dispatch(dispatch) = command else { continue };
+            let name = dispatch.kernel.name;
+            debug_assert!(
+                dispatch.push.len() <= PUSH_BYTES_MAX as usize,
+                "push constants of {name}"
+            );
+            let too_many =
+                dispatch.groups.iter().zip(caps.workgroup_count_max).any(|(g, m)| *g > m);
+            if too_many {
+                let found = format!("{:?}", caps.workgroup_count_max);
+                return Err(unsupported(
+                    format!("{:?} workgroups of {name}", dispatch.groups),
+                    found,
+                ));
+            }
+            let invocations = dispatch.spec[..3].iter().product::<u32>();
+            if invocations > caps.workgroup_invocations_max {
+                let found = caps.workgroup_invocations_max.to_string();
+                return Err(unsupported(format!("{invocations} invocations of {name}"), found));
+            }
+            for slice in &dispatch.bindings {
+                if slice.bytes > caps.storage_range_max || slice.offset % caps.storage_align != 0 {
+                    let found = format!(
+                        "ranges up to {} at multiples of {}",
+                        caps.storage_range_max, caps.storage_align
+                    );
+                    return Err(unsupported(format!("a binding {slice:?} of {name}"), found));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executor for VulkanExecutor {
+    fn capabilities(&self) -> &Capabilities {
+        &self.device.chosen.info.capabilities
+    }
+
+    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
+        let handle = self.memory.create(desc)?;
+        // Weights are written whole before they are read: their packing covers every byte.
+        if desc.usage == BufferUsage::Weights {
+            return Ok(handle);
+        }
+        let bytes = self.memory.get(handle).bytes;
+        let zeroed = match self.memory.get_mut(handle).mapped() {
+            Some(mapped) => {
+                mapped.fill(0);
+                self.memory.synchronise(handle, (0, bytes), true)
+            }
+            None => {
+                let mut recording = Recording::new();
+                recording.zero(BufferSlice { buffer: handle, offset: 0, bytes });
+                self.run_now(&recording)
+            }
+        };
+        if let Err(error) = zeroed {
+            self.memory.destroy(handle);
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
+    fn destroy_buffer(&mut self, buffer: BufferHandle) {
+        // A device that is lost runs nothing any more, so a failed wait changes nothing.
+        let _ = self.wait_all();
+        self.prepared.retain(|_, prepared| !prepared.uses(buffer));
+        self.memory.destroy(buffer);
+    }
+
+    fn write(
+        &mut self,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        self.wait_all()?;
+        let at = usize::try_from(offset).expect("an offset inside a buffer");
+        if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
+            fill(&mut mapped[at..at + bytes]);
+            return self.memory.synchronise(buffer, (offset, bytes as u64), true);
+        }
+        let (up, _) = self.staging()?;
+        if bytes as u64 <= STAGING_BYTES {
+            let staging = self.memory.get_mut(up).mapped().expect("host memory is mapped");
+            fill(&mut staging[..bytes]);
+            return self.copy_now((up, 0), (buffer, offset), bytes as u64);
+        }
+        // `fill` wants one piece: larger ones go by way of the heap.
+        let mut piece = vec![0; bytes];
+        fill(&mut piece);
+        for (index, part) in piece.chunks(STAGING_BYTES as usize).enumerate() {
+            let staging = self.memory.get_mut(up).mapped().expect("host memory is mapped");
+            staging[..part.len()].copy_from_slice(part);
+            let to = offset + index as u64 * STAGING_BYTES;
+            self.copy_now((up, 0), (buffer, to), part.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        buffer: BufferHandle,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.wait_all()?;
+        let at = usize::try_from(offset).expect("an offset inside a buffer");
+        self.memory.synchronise(buffer, (offset, out.len() as u64), false)?;
+        if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
+            out.copy_from_slice(&mapped[at..at + out.len()]);
+            return Ok(());
+        }
+        let (_, down) = self.staging()?;
+        for (index, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
+            let from = offset + index as u64 * STAGING_BYTES;
+            // Copies are in whole words: a tail of a few bytes lies within the buffer's padding.
+            let bytes = (part.len() as u64).next_multiple_of(4);
+            self.copy_now((buffer, from), (down, 0), bytes)?;
+            let staging = self.memory.get_mut(down).mapped().expect("host memory is mapped");
+            part.copy_from_slice(&staging[..part.len()]);
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, recording: &Recording) -> Result<PreparedId, DeviceError> {
+        self.check(recording)?;
+        let dispatches = recording.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch),
+            _ => None,
+        });
+        self.pipelines.ensure(dispatches)?;
+        let profile = self.profiling && self.capabilities().timestamp_period_ns > 0.0;
+        let prepared = Prepared::record(
+            &self.device,
+            self.pool,
+            &self.memory,
+            &self.pipelines,
+            recording,
+            profile,
+        )?;
+        let id = PreparedId(self.next_prepared);
+        self.next_prepared += 1;
+        self.prepared.insert(id, prepared);
+        Ok(id)
+    }
+
+    fn release(&mut self, prepared: PreparedId) {
+        // As in destroy_buffer: after a failed wait the device runs nothing.
+        let _ = self.wait_all();
+        self.prepared.remove(&prepared);
+    }
+
+    fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
+        let commands = [self.prepared.get(&prepared).expect("a prepared recording").commands];
+        let value = [self.submitted + 1];
+        let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&value);
+        let signals = [self.timeline];
+        let info = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&signals)
+            .push_next(&mut values);
+        // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and stays alive
+        // until the executor has waited for this value.
+        unsafe { self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null()) }
+            .map_err(failed("vkQueueSubmit"))?;
+        self.submitted += 1;
+        Ok(Ticket(self.submitted))
+    }
+
+    fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError> {
+        if ticket.0 == 0 {
+            return Ok(());
+        }
+        let (semaphores, values) = ([self.timeline], [ticket.0]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let limit = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let started = Instant::now();
+        // SAFETY: the semaphore is alive and the value has been submitted.
+        match unsafe { self.device.raw.wait_semaphores(&info, limit) } {
+            Err(vk::Result::TIMEOUT) => {
+                Err(DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 })
+            }
+            result => result.map_err(failed("vkWaitSemaphores")),
+        }
+    }
+
+    fn memory(&self) -> MemoryReport {
+        self.memory.report()
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.profiling = on;
+    }
+
+    fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
+        self.prepared.get(&prepared).map_or_else(|| Ok(Vec::new()), Prepared::timings)
+    }
+}
+
+impl VulkanExecutor {
+    fn copy_now(
+        &mut self,
+        (from, from_offset): (BufferHandle, u64),
+        (to, to_offset): (BufferHandle, u64),
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let slice = |buffer, offset| BufferSlice { buffer, offset, bytes };
+        let mut recording = Recording::new();
+        recording.copy(slice(from, from_offset), slice(to, to_offset));
+        self.run_now(&recording)
+    }
+
+    /// Writes compiled pipelines to disk now rather than at the end.
+    pub fn save_pipelines(&mut self) {
+        self.pipelines.save();
+    }
+}
+
+impl Drop for VulkanExecutor {
+    fn drop(&mut self) {
+        // SAFETY: waits for all that runs (or the device is lost and runs nothing), then destroys what no
+        // one uses any more; recordings go before the pool they came from.
+        unsafe {
+            let _ = self.device.raw.device_wait_idle();
+            self.prepared.clear();
+            self.device.raw.destroy_semaphore(self.timeline, None);
+            self.device.raw.destroy_command_pool(self.pool, None);
+        }
+    }
+}

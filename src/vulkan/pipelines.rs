@@ -1,0 +1,203 @@
+//! Compute pipelines, by kernel and specialization.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use ash::vk;
+
+use super::device::Device;
+use super::pipeline_cache::PipelineCache;
+use super::results::failed;
+use crate::gpu::{DeviceError, Dispatch, Kernel};
+
+/// Kernel and values of its specialization constants.
+pub(super) type PipelineKey = (&'static str, Vec<u32>);
+
+/// Layouts shared by all pipelines of a kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Layouts {
+    pub set: vk::DescriptorSetLayout,
+    pub pipeline: vk::PipelineLayout,
+}
+
+/// All pipelines made so far.
+pub(super) struct Pipelines {
+    device: Arc<Device>,
+    layouts: HashMap<&'static str, Layouts>,
+    pipelines: HashMap<PipelineKey, vk::Pipeline>,
+    cache: PipelineCache,
+}
+
+impl Pipelines {
+    pub(super) fn new(device: Arc<Device>, folder: Option<&Path>) -> Result<Self, DeviceError> {
+        let cache = PipelineCache::open(Arc::clone(&device), folder)?;
+        Ok(Self { device, layouts: HashMap::new(), pipelines: HashMap::new(), cache })
+    }
+
+    /// The pipeline and layouts of a dispatch whose pipelines were made by [`Pipelines::ensure`].
+    pub(super) fn get(&self, dispatch: &Dispatch) -> (vk::Pipeline, Layouts) {
+        let key = (dispatch.kernel.name, dispatch.spec.clone());
+        (self.pipelines[&key], self.layouts[dispatch.kernel.name])
+    }
+
+    /// Compiles what `dispatches` need and is not there yet, on all processors.
+    pub(super) fn ensure<'a>(
+        &mut self,
+        dispatches: impl Iterator<Item = &'a Dispatch>,
+    ) -> Result<(), DeviceError> {
+        let mut missing: Vec<(PipelineKey, &'static Kernel, Layouts)> = Vec::new();
+        for dispatch in dispatches {
+            let layouts = self.layouts(dispatch.kernel)?;
+            let key = (dispatch.kernel.name, dispatch.spec.clone());
+            if !self.pipelines.contains_key(&key) && !missing.iter().any(|(k, ..)| *k == key) {
+                missing.push((key, dispatch.kernel, layouts));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(missing.len());
+        let (device, cache) = (&self.device, self.cache.raw);
+        let made: Vec<Vec<_>> = thread::scope(|scope| {
+            let handles: Vec<_> = (0..workers)
+                .map(|worker| {
+                    let share = missing.iter().skip(worker).step_by(workers);
+                    scope.spawn(move || {
+                        let compile = |(key, kernel, layouts): &(PipelineKey, &Kernel, Layouts)| {
+                            (key.clone(), compile(device, cache, kernel, &key.1, layouts))
+                        };
+                        share.map(compile).collect()
+                    })
+                })
+                .collect();
+            handles
+                .into_iter()
+                .map(|handle| handle.join().expect("compiling does not panic"))
+                .collect()
+        });
+        let mut failure = None;
+        for (key, result) in made.into_iter().flatten() {
+            match result {
+                Ok(pipeline) => {
+                    self.pipelines.insert(key, pipeline);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.cache.mark_changed();
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Saves compiled pipelines to disk, if there are new ones.
+    pub(super) fn save(&mut self) {
+        self.cache.save();
+    }
+
+    fn layouts(&mut self, kernel: &'static Kernel) -> Result<Layouts, DeviceError> {
+        if let Some(layouts) = self.layouts.get(kernel.name) {
+            return Ok(*layouts);
+        }
+        let raw = &self.device.raw;
+        let bindings: Vec<_> = (0..)
+            .zip(kernel.bindings)
+            .map(|(number, _)| {
+                vk::DescriptorSetLayoutBinding::default()
+                    .binding(number)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .descriptor_count(1)
+                    .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            })
+            .collect();
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+        // SAFETY: the structures live until the call returns.
+        let set = unsafe { raw.create_descriptor_set_layout(&info, None) }
+            .map_err(failed("vkCreateDescriptorSetLayout"))?;
+        let sets = [set];
+        let ranges = [vk::PushConstantRange::default()
+            .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            .size(kernel.push_bytes)];
+        let mut info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        if kernel.push_bytes > 0 {
+            info = info.push_constant_ranges(&ranges);
+        }
+        // SAFETY: as above.
+        let pipeline = unsafe { raw.create_pipeline_layout(&info, None) }.map_err(|result| {
+            // SAFETY: nothing uses the set layout.
+            unsafe { raw.destroy_descriptor_set_layout(set, None) };
+            failed("vkCreatePipelineLayout")(result)
+        })?;
+        self.device.name(set, kernel.name);
+        self.device.name(pipeline, kernel.name);
+        let layouts = Layouts { set, pipeline };
+        self.layouts.insert(kernel.name, layouts);
+        Ok(layouts)
+    }
+}
+
+impl Drop for Pipelines {
+    fn drop(&mut self) {
+        let raw = &self.device.raw;
+        // SAFETY: the executor waits for the device before it drops its parts; each is destroyed once.
+        unsafe {
+            for pipeline in self.pipelines.values() {
+                raw.destroy_pipeline(*pipeline, None);
+            }
+            for layouts in self.layouts.values() {
+                raw.destroy_pipeline_layout(layouts.pipeline, None);
+                raw.destroy_descriptor_set_layout(layouts.set, None);
+            }
+        }
+    }
+}
+
+fn compile(
+    device: &Device,
+    cache: vk::PipelineCache,
+    kernel: &Kernel,
+    spec: &[u32],
+    layouts: &Layouts,
+) -> Result<vk::Pipeline, DeviceError> {
+    let module_info = vk::ShaderModuleCreateInfo::default().code(kernel.words);
+    // SAFETY: the words are a whole SPIR-V module, compiled by glslang for Vulkan 1.2.
+    let module = unsafe { device.raw.create_shader_module(&module_info, None) }
+        .map_err(failed("vkCreateShaderModule"))?;
+    let entries: Vec<_> = (0..spec.len() as u32)
+        .map(|id| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * id).size(4))
+        .collect();
+    let specialization =
+        vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(spec));
+    let lanes = device.chosen.info.capabilities.lanes;
+    let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+        .required_subgroup_size(lanes);
+    let mut stage = vk::PipelineShaderStageCreateInfo::default()
+        .stage(vk::ShaderStageFlags::COMPUTE)
+        .module(module)
+        .name(c"main")
+        .specialization_info(&specialization);
+    if kernel.uses_subgroups && device.chosen.subgroup_size_control {
+        stage = stage
+            .flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS)
+            .push_next(&mut size);
+    }
+    let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layouts.pipeline);
+    // SAFETY: the layout was made from the module's own reflection; the structures outlive the call; a
+    // VkPipelineCache may be used by several threads at once.
+    let result = unsafe { device.raw.create_compute_pipelines(cache, &[info], None) };
+    // SAFETY: a module may go once its pipelines are made.
+    unsafe { device.raw.destroy_shader_module(module, None) };
+    match result {
+        Ok(pipelines) => {
+            device.name(pipelines[0], kernel.name);
+            Ok(pipelines[0])
+        }
+        Err((_, vk::Result::ERROR_DEVICE_LOST)) => {
+            Err(DeviceError::Lost { call: "vkCreateComputePipelines" })
+        }
+        Err((_, result)) => Err(DeviceError::Pipeline {
+            kernel: format!("{} {spec:?}", kernel.name),
+            reason: format!("{result:?}"),
+        }),
+    }
+}
