@@ -1,1 +1,7 @@
-fn main() {}
+//! The `hob` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hob::cli::main()
+}

@@ -1,1 +1,68 @@
-//! (skeleton)
+//! The `hob` command line: reads arguments, talks to the daemon or to a model in this process, and
+//! writes for people (text, tables) or for programs (`--json`).
+//!
+//! It owns the terminal: what is written to stdout and stderr, Ctrl-C, and the exit status. It
+//! knows the daemon only through the protocol ([`client`]) and a model in this process only
+//! through [`local::LocalModel`].
+
+pub mod args;
+mod bench;
+mod chat;
+pub mod client;
+mod daemon;
+mod devices;
+mod error;
+mod generate;
+mod generated_files;
+mod inspect;
+mod interrupt;
+pub mod local;
+mod output;
+mod paths;
+mod perplexity;
+mod run;
+mod sessions;
+mod status;
+mod table;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Arguments, Command};
+pub use error::{CliError, exit};
+
+/// Runs the `hob` command with this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match dispatch(&arguments) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if error.is_closed_pipe() => ExitCode::from(exit::DONE),
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Runs one command; the exit status of one that ended as it should.
+fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
+    let global = &arguments.global;
+    match &arguments.command {
+        Command::Run(options) => run::run(global, options),
+        Command::Chat(options) => chat::run(global, options),
+        Command::Status(options) => status::run(global, options),
+        Command::Devices(options) => devices::run(options),
+        Command::Sessions(options) => sessions::run(global, options),
+        Command::Tokenize(options) => tokenize::tokenize(global, options),
+        Command::Detokenize(options) => tokenize::detokenize(global, options),
+        Command::Inspect(options) => inspect::run(options),
+        Command::Perplexity(options) => perplexity::run(options),
+        Command::Bench(options) => bench::run(options),
+        Command::Completions(options) => generated_files::completions(options),
+        Command::Man(options) => generated_files::man(options),
+        Command::StartDetached(options) => daemon::start_detached(options),
+    }
+}

@@ -1,0 +1,133 @@
+//! Arguments of the commands that generate text.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+const RUN_AFTER_HELP: &str = "\
+The prompt is the words joined by spaces. When stdin is piped it is appended below them, or is the
+whole prompt when there are no words; a word `-` says where it goes. The text streams to stdout;
+everything else goes to stderr. Ctrl-C cancels the generation, never the daemon; a second Ctrl-C
+leaves at once.
+
+Examples:
+  hob run Why is the sky blue?
+  hob run --system \"Answer in one word.\" \"Capital of France?\"
+  hob run \"Summarise this:\" < letter.txt
+  hob run \"Translate to German:\" - \"Keep the names.\" < note.txt
+  hob run --raw --max-tokens 20 \"The quick brown fox\"
+  hob run --temperature 0 --json \"2 + 2 =\" | jq -r .text
+  hob run --session manual \"$(cat manual.txt) How do I reset it?\"   faster the second time";
+
+const CHAT_AFTER_HELP: &str = "\
+At the prompt:
+  /help                    the list of commands
+  /clear                   forget the conversation
+  /system TEXT             set the system message (alone: show it)
+  /set NAME VALUE          temperature, top-k, top-p, min-p, repeat-penalty, seed, max-tokens
+  /stats                   token rates of the last answer
+  /save FILE               write the conversation as JSON
+  /quit                    leave (also Ctrl-D)
+
+A trailing backslash continues on the next line. Ctrl-C stops an answer, or clears the line.
+
+Examples:
+  hob chat
+  hob chat --system \"You are a patient teacher.\" --temperature 0.5";
+
+/// Options of `hob run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_AFTER_HELP)]
+pub struct RunOptions {
+    /// The prompt; `-` stands for stdin
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Vec<String>,
+    /// System message put before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Continue the text as it stands: no chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Keep the prompt's cache in this session: a prompt that begins alike starts faster
+    #[arg(long, value_name = "NAME")]
+    pub session: Option<String>,
+    /// Model of the daemon, where one must be started
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Print the final result as one JSON object instead of streaming text
+    #[arg(long)]
+    pub json: bool,
+    /// Print token counts and rates to stderr
+    #[arg(long)]
+    pub stats: bool,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
+}
+
+/// Options of `hob chat`.
+#[derive(Debug, Args)]
+#[command(after_help = CHAT_AFTER_HELP)]
+pub struct ChatOptions {
+    /// System message of the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Model of the daemon, where one must be started
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
+}
+
+/// How the next token is chosen, and when to stop. What is not given, the daemon decides.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingOptions {
+    /// Randomness; 0 always takes the most likely token
+    #[arg(long, value_name = "NUMBER", value_parser = temperature)]
+    pub temperature: Option<f32>,
+    /// Choose among this many of the most likely tokens; 0 for all
+    #[arg(long, value_name = "COUNT")]
+    pub top_k: Option<u32>,
+    /// Choose among the fewest tokens whose probabilities sum to this; 1 for all
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the best; 0 for none
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub min_p: Option<f32>,
+    /// Make tokens seen lately less likely; 1 is off
+    #[arg(long, value_name = "FACTOR", value_parser = penalty)]
+    pub repeat_penalty: Option<f32>,
+    /// Seed of the randomness: the same seed gives the same text
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// Most tokens to generate
+    #[arg(long, value_name = "COUNT")]
+    pub max_tokens: Option<u32>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+}
+
+/// Parses a finite number that is not negative.
+pub(crate) fn temperature(text: &str) -> Result<f32, String> {
+    number_in(text, 0.0, f32::MAX, "a number of at least 0")
+}
+
+/// Parses a number from 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f32, String> {
+    number_in(text, 0.0, 1.0, "a number from 0 to 1")
+}
+
+/// Parses a finite number above 0.
+pub(crate) fn penalty(text: &str) -> Result<f32, String> {
+    number_in(text, f32::MIN_POSITIVE, f32::MAX, "a number above 0")
+}
+
+fn number_in(text: &str, low: f32, high: f32, wanted: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if (low..=high).contains(&number) => Ok(number),
+        _ => Err(format!("wanted {wanted}")),
+    }
+}

@@ -1,0 +1,191 @@
+//! The command line's grammar and its help texts; no behaviour.
+
+mod generation;
+mod model;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+pub use generation::{ChatOptions, RunOptions, SamplingOptions};
+pub(crate) use generation::{penalty, share, temperature};
+pub use model::{
+    BenchOptions, DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, TokenizeOptions,
+};
+
+const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
+
+const AFTER_HELP: &str = "\
+Examples:
+  hob run \"Name three rivers.\"          answer a prompt; starts hobd when none runs
+  hob chat                              talk with the model
+  git diff | hob run \"Explain this:\"    a prompt from words and a pipe
+  hob devices                           the Vulkan devices of this machine
+  hob inspect model.gguf                what a model file holds
+
+Exit status:
+  0    done
+  1    the request failed
+  2    the command line was wrong
+  3    hobd could not be reached or started, or the connection broke
+  65   the input was not usable (not UTF-8, not JSON, too short)
+  78   a model file or a setting was not usable
+  130  cancelled by Ctrl-C
+
+`hob COMMAND --help` shows each command's options and examples.";
+
+/// `hob` and its arguments.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hob",
+    version,
+    about = ABOUT,
+    after_help = AFTER_HELP,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub struct Arguments {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: GlobalOptions,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct GlobalOptions {
+    /// Socket of the daemon [default: your own daemon's, else the system service's]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "HOB_SOCKET",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub socket: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer one prompt, streaming the text as it comes
+    Run(RunOptions),
+    /// Talk with the model, keeping the conversation in one session
+    Chat(ChatOptions),
+    /// Show the daemon's model, device, memory and counters
+    #[command(after_help = "\
+Examples:
+  hob status
+  hob status --json | jq .model.name")]
+    Status(StatusOptions),
+    /// List the Vulkan devices of this machine (needs no daemon)
+    #[command(after_help = "\
+Any of index, name or UUID can be given to hobd, `hob bench` and `hob perplexity` as --device.
+
+Examples:
+  hob devices
+  hob devices --json")]
+    Devices(DevicesOptions),
+    /// List your sessions, or close one
+    #[command(after_help = "\
+A session keeps the cache of a prompt: a later prompt with the same beginning starts at once.
+
+Examples:
+  hob sessions
+  hob sessions --json
+  hob sessions close notes")]
+    Sessions(SessionsOptions),
+    /// Turn text on stdin into token ids
+    Tokenize(TokenizeOptions),
+    /// Turn token ids back into text
+    Detokenize(DetokenizeOptions),
+    /// Show the metadata and tensors of a GGUF model file
+    Inspect(InspectOptions),
+    /// Measure how well a model predicts a text (needs no daemon)
+    Perplexity(PerplexityOptions),
+    /// Measure a model's speed on a device (needs no daemon)
+    Bench(BenchOptions),
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  hob completions bash > ~/.local/share/bash-completion/completions/hob
+  hob completions zsh > ~/.zfunc/_hob
+  hob completions fish > ~/.config/fish/completions/hob.fish")]
+    Completions(CompletionsOptions),
+    /// Write the man pages of all commands
+    #[command(after_help = "\
+Examples:
+  hob man ~/.local/share/man/man1
+  hob man | man -l -")]
+    Man(ManOptions),
+    /// Leave the terminal's session, then become the given program
+    #[command(hide = true)]
+    StartDetached(StartDetachedOptions),
+}
+
+/// Options of `hob status`.
+#[derive(Debug, Args)]
+pub struct StatusOptions {
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob devices`.
+#[derive(Debug, Args)]
+pub struct DevicesOptions {
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob sessions`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct SessionsOptions {
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+    /// What to do instead of listing.
+    #[command(subcommand)]
+    pub action: Option<SessionsAction>,
+}
+
+/// What `hob sessions` can do beside listing.
+#[derive(Debug, Subcommand)]
+pub enum SessionsAction {
+    /// Close a session and free its cache
+    Close {
+        /// Name or number of the session
+        #[arg(value_name = "NAME")]
+        session: String,
+    },
+}
+
+/// Options of `hob completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsOptions {
+    /// Shell to write for
+    pub shell: Shell,
+}
+
+/// Options of `hob man`.
+#[derive(Debug, Args)]
+pub struct ManOptions {
+    /// Folder for the pages; without it, the page of `hob` is printed
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+/// Options of the hidden command that starts the daemon apart from the terminal.
+#[derive(Debug, Args)]
+pub struct StartDetachedOptions {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub program: Vec<OsString>,
+}

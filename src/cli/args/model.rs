@@ -1,0 +1,173 @@
+//! Arguments of the commands that work on a model file in this process.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::config;
+
+const TOKENIZE_AFTER_HELP: &str = "\
+The bytes of stdin are taken exactly as they are: a newline at the end is a part of the text.
+
+Examples:
+  printf 'Hello world' | hob tokenize --model model.gguf
+  printf 'Hello world' | hob tokenize --model vocab.gguf --json
+  printf '<|im_start|>' | hob tokenize --parse-special --json     asks the daemon";
+
+const DETOKENIZE_AFTER_HELP: &str = "\
+Without ids, a JSON array of them is read from stdin. The text is written with no newline added.
+
+Examples:
+  hob detokenize --model model.gguf 19556 905
+  printf 'Hello' | hob tokenize --json | hob detokenize";
+
+const INSPECT_AFTER_HELP: &str = "\
+Examples:
+  hob inspect model.gguf
+  hob inspect model.gguf --json | jq '.metadata.\"general.architecture\"'
+  hob inspect model.gguf --json --full | jq '.metadata.\"tokenizer.ggml.tokens\" | length'";
+
+const PERPLEXITY_AFTER_HELP: &str = "\
+As llama.cpp's llama-perplexity: the text is cut in chunks of --context tokens (the first of each
+replaced by BOS where the model wants one), and every token in the second half of a chunk is
+predicted from all before it. Lower is better; the figures of two runs compare only with the same
+text, context and chunks.
+
+Examples:
+  hob perplexity --model model.gguf -f text.txt --chunks 8
+  hob perplexity --model model.gguf -f text.txt --kv-dtype f32 --json";
+
+const BENCH_AFTER_HELP: &str = "\
+As llama.cpp's llama-bench: pp is the evaluation of a prompt of N random tokens at once, tg that of
+N tokens one at a time, both from an empty cache. The figures are tokens per second; a warm-up is
+not counted.
+
+Examples:
+  hob bench --model model.gguf
+  hob bench --model model.gguf -p 128 -n 16 -r 3 --device llvmpipe --json";
+
+/// Options of `hob tokenize`.
+#[derive(Debug, Args)]
+#[command(after_help = TOKENIZE_AFTER_HELP)]
+pub struct TokenizeOptions {
+    /// Model or vocabulary-only GGUF file; without it, the daemon is asked
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Add the tokens the model wants around a text, such as BOS
+    #[arg(long)]
+    pub add_special: bool,
+    /// Read special tokens in the text, such as <|im_start|>, as the tokens they name
+    #[arg(long)]
+    pub parse_special: bool,
+    /// Print a JSON array of ids
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob detokenize`.
+#[derive(Debug, Args)]
+#[command(after_help = DETOKENIZE_AFTER_HELP)]
+pub struct DetokenizeOptions {
+    /// Model or vocabulary-only GGUF file; without it, the daemon is asked
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Token ids
+    #[arg(value_name = "ID")]
+    pub tokens: Vec<u32>,
+    /// Print a JSON string
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = INSPECT_AFTER_HELP)]
+pub struct InspectOptions {
+    /// GGUF file
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Do not shorten long arrays and texts
+    #[arg(long)]
+    pub full: bool,
+}
+
+/// Element type of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvDtype {
+    /// 32-bit floats
+    F32,
+    /// 16-bit floats
+    F16,
+}
+
+impl KvDtype {
+    /// What was asked for, in the words of the configuration.
+    pub(crate) fn setting(asked: Option<Self>) -> config::KvDtype {
+        match asked {
+            None => config::KvDtype::Auto,
+            Some(Self::F32) => config::KvDtype::F32,
+            Some(Self::F16) => config::KvDtype::F16,
+        }
+    }
+}
+
+/// Options of `hob perplexity`.
+#[derive(Debug, Args)]
+#[command(after_help = PERPLEXITY_AFTER_HELP)]
+pub struct PerplexityOptions {
+    /// GGUF model file
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Text to predict
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tokens of a chunk
+    #[arg(long, value_name = "TOKENS", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Most chunks to score; without it, all of the text
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// Element type of the KV cache [default: f16 where the device has it, else f32]
+    #[arg(long, value_name = "TYPE")]
+    pub kv_dtype: Option<KvDtype>,
+    /// Device by index, name or UUID (see `hob devices`)
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob bench`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_AFTER_HELP)]
+pub struct BenchOptions {
+    /// GGUF model file
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Tokens of the prompt; 0 skips this measurement
+    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub prompt_tokens: u32,
+    /// Tokens to generate; 0 skips this measurement
+    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128,
+          value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub generate_tokens: u32,
+    /// Times each measurement is taken
+    #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repetitions: u32,
+    /// Element type of the KV cache [default: f16 where the device has it, else f32]
+    #[arg(long, value_name = "TYPE")]
+    pub kv_dtype: Option<KvDtype>,
+    /// Device by index, name or UUID (see `hob devices`)
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,217 @@
+//! Finds the daemon, or starts one apart from this terminal and waits until it answers.
+
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::{GlobalOptions, StartDetachedOptions};
+use super::client::{Client, ClientError};
+use super::{CliError, output, paths};
+use crate::protocol::InitializeResult;
+
+const POLL: Duration = Duration::from_millis(50);
+const LOG_NAME: &str = "hobd.log";
+/// As much of the log as is looked at for its end.
+const TAIL_BYTES_MAX: u64 = 16 << 10;
+const TAIL_LINES: usize = 12;
+const SPINNER_CHARS_MAX: usize = 70;
+
+/// A connection to the daemon, and who answered.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) daemon: InitializeResult,
+    pub(crate) socket: PathBuf,
+}
+
+/// A connection to the daemon, which must be running.
+pub(crate) fn connect(global: &GlobalOptions) -> Result<Connection, CliError> {
+    let (client, socket) = connect_to_any(&paths::sockets(global))?;
+    introduce(client, socket)
+}
+
+/// A connection to the daemon; starts one with `model` where none runs.
+pub(crate) fn connect_or_start(
+    global: &GlobalOptions,
+    model: Option<&Path>,
+) -> Result<Connection, CliError> {
+    let mut sockets = paths::sockets(global);
+    match connect_to_any(&sockets) {
+        Ok((client, socket)) => {
+            if let Some(model) = model {
+                let model = model.display();
+                output::note(&format_args!("hobd runs already, so --model {model} is not used"));
+            }
+            introduce(client, socket)
+        }
+        Err(ClientError::Unreachable { source, .. })
+            if source.kind() != ErrorKind::PermissionDenied =>
+        {
+            let socket = sockets.swap_remove(0);
+            introduce(start(&socket, model)?, socket)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first socket on which a daemon listens. Where none does, the error is the first socket's,
+/// unless only another one exists.
+fn connect_to_any(sockets: &[PathBuf]) -> Result<(Client, PathBuf), ClientError> {
+    let mut errors = Vec::new();
+    for socket in sockets {
+        match Client::connect(socket) {
+            Ok(client) => return Ok((client, socket.clone())),
+            Err(error) => errors.push(error),
+        }
+    }
+    let exists = |error: &ClientError| {
+        !matches!(error, ClientError::Unreachable { source, .. }
+            if source.kind() == ErrorKind::NotFound)
+    };
+    let told = errors.iter().position(exists).unwrap_or(0);
+    Err(errors.swap_remove(told))
+}
+
+fn introduce(mut client: Client, socket: PathBuf) -> Result<Connection, CliError> {
+    let daemon = client.initialize()?;
+    Ok(Connection { client, daemon, socket })
+}
+
+fn start(socket: &Path, model: Option<&Path>) -> Result<Client, CliError> {
+    let program = paths::find_hobd()?;
+    let (log_path, log) = paths::open_state_file(LOG_NAME)?;
+    let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
+    output::note(&format_args!(
+        "no daemon answers on {}: starting {} (its log: {})",
+        socket.display(),
+        program.display(),
+        log_path.display()
+    ));
+    let child = spawn(&program, socket, model, log)
+        .map_err(|source| CliError::Spawn { program, source })?;
+    let log = Log { path: log_path, start: log_start };
+    wait_until_ready(socket, child, &log)
+}
+
+/// Starts the daemon by way of `hob start-detached`, which leaves the terminal's session first:
+/// closing the terminal, or Ctrl-C in it, then does not reach the daemon.
+fn spawn(program: &Path, socket: &Path, model: Option<&Path>, log: File) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["start-detached", "--"]).arg(program).arg("--socket").arg(socket);
+    if let Some(model) = model {
+        command.arg("--model").arg(std::path::absolute(model)?);
+    }
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
+}
+
+/// `hob start-detached PROGRAM …`: begins a session of its own and becomes the program.
+pub(crate) fn start_detached(options: &StartDetachedOptions) -> Result<u8, CliError> {
+    let (program, arguments) =
+        options.program.split_first().expect("clap requires at least one argument");
+    let failed = |source| CliError::Spawn { program: PathBuf::from(program), source };
+    rustix::process::setsid().map_err(|error| failed(error.into()))?;
+    Err(failed(Command::new(program).args(arguments).exec()))
+}
+
+fn wait_until_ready(socket: &Path, mut child: Child, log: &Log) -> Result<Client, CliError> {
+    let spinner = spinner();
+    loop {
+        if let Ok(client) = Client::connect(socket) {
+            spinner.finish_and_clear();
+            return Ok(client);
+        }
+        match child.try_wait() {
+            Ok(None) => {}
+            Ok(Some(status)) => {
+                spinner.finish_and_clear();
+                return daemon_ended(socket, status, log);
+            }
+            Err(source) => {
+                return Err(CliError::Spawn { program: "hobd".into(), source });
+            }
+        }
+        let doing = log.tail(1);
+        let doing = if doing.is_empty() { "loading the model" } else { doing.trim() };
+        spinner.set_message(output::shortened(doing, SPINNER_CHARS_MAX).into_owned());
+        thread::sleep(POLL);
+    }
+}
+
+/// The daemon we started is gone: it failed, or another was started at the same moment and won.
+fn daemon_ended(socket: &Path, status: ExitStatus, log: &Log) -> Result<Client, CliError> {
+    Client::connect(socket).map_err(|_| CliError::DaemonEnded {
+        status,
+        log: log.path.clone(),
+        tail: log.tail(TAIL_LINES),
+    })
+}
+
+fn spinner() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner();
+    let style = ProgressStyle::with_template("{spinner} starting hobd ({elapsed}): {msg}");
+    spinner.set_style(style.expect("the template is constant and well formed"));
+    spinner.enable_steady_tick(POLL * 2);
+    spinner
+}
+
+/// The daemon's log, from where this start's part begins.
+struct Log {
+    path: PathBuf,
+    start: u64,
+}
+
+impl Log {
+    /// Its last lines, safe to show; empty if it cannot be read.
+    fn tail(&self, lines: usize) -> String {
+        let bytes = self.last_bytes().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let all: Vec<&str> = text.lines().collect();
+        let last: Vec<String> = all[all.len().saturating_sub(lines)..]
+            .iter()
+            .map(|line| output::on_one_line(&without_colours(line)))
+            .collect();
+        last.join("\n")
+    }
+
+    fn last_bytes(&self) -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(&self.path)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(self.start.max(end.saturating_sub(TAIL_BYTES_MAX))))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// A line without the colour sequences (`ESC [ … m`) that a logger may put there.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
+        text + rest.strip_prefix('m').unwrap_or(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_begins_at_this_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hobd.log");
+        std::fs::write(&path, "old\n\u{1b}[31merror:\u{1b}[0m one\ntwo\nthree\n").unwrap();
+        let log = Log { path, start: 4 };
+        assert_eq!(log.tail(9), "error: one\ntwo\nthree");
+        assert_eq!(log.tail(1), "three");
+    }
+}

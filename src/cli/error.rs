@@ -1,0 +1,227 @@
+//! What can go wrong in a command, and the exit status that tells it.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::client::ClientError;
+use super::local::LocalError;
+use crate::gguf::GgufError;
+use crate::gpu::DeviceError;
+use crate::tokenizer::TokenizerError;
+
+/// Exit statuses, as `hob --help` lists them.
+pub mod exit {
+    /// Done.
+    pub const DONE: u8 = 0;
+    /// The request failed.
+    pub const FAILED: u8 = 1;
+    /// The command line was wrong; clap's own status.
+    pub const USAGE: u8 = 2;
+    /// The daemon could not be reached or started, or the connection broke.
+    pub const NO_DAEMON: u8 = 3;
+    /// The input was not usable (EX_DATAERR).
+    pub const BAD_INPUT: u8 = 65;
+    /// A model file or a setting was not usable (EX_CONFIG).
+    pub const BAD_MODEL: u8 = crate::config::EXIT_CONFIG;
+    /// Cancelled by Ctrl-C (128 + SIGINT).
+    pub const CANCELLED: u8 = 130;
+}
+
+/// A command that could not do what was asked.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// The daemon could not be asked, or refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The generation ended with an error.
+    #[error("the generation failed: {reason}")]
+    Generation {
+        /// The daemon's words.
+        reason: String,
+    },
+
+    /// Standard output cannot be written.
+    #[error("cannot write to stdout: {source}")]
+    Stdout {
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard input cannot be read.
+    #[error("cannot read stdin: {source}")]
+    Stdin {
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", .path.display())]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A result does not serialise.
+    #[error("cannot write the result as JSON: {source}")]
+    Encode {
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Ctrl-C cannot be caught.
+    #[error("cannot catch Ctrl-C: {source}")]
+    Signals {
+        /// Why.
+        source: io::Error,
+    },
+    /// The line editor failed.
+    #[error("cannot read from the terminal: {source}")]
+    Terminal {
+        /// Why.
+        source: rustyline::error::ReadlineError,
+    },
+
+    /// Text that is not UTF-8.
+    #[error("{what} is not UTF-8: byte 0x{byte:02x} at offset {offset} begins no valid character")]
+    NotUtf8 {
+        /// Where the text comes from.
+        what: String,
+        /// Where the first fault is.
+        offset: usize,
+        /// The byte there.
+        byte: u8,
+    },
+    /// Nothing to answer.
+    #[error("no prompt: give it as words, or pipe it in (see `hob run --help`)")]
+    NoPrompt,
+    /// stdin is asked for twice.
+    #[error("the prompt names stdin (`-`) {times} times; it can be read once")]
+    StdinTwice {
+        /// How often.
+        times: usize,
+    },
+    /// A system message where none can go.
+    #[error("{model} has no chat template, so --system has no place in the prompt")]
+    NoPlaceForSystem {
+        /// The daemon's model.
+        model: String,
+    },
+    /// `hob chat` with a model that cannot chat.
+    #[error("{model} has no chat template; `hob run` continues texts with it")]
+    CannotChat {
+        /// The daemon's model.
+        model: String,
+    },
+    /// stdin is not what `detokenize` takes.
+    #[error("wanted a JSON array of token ids on stdin: {source}")]
+    NotTokenIds {
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A text too short to score.
+    #[error(
+        "the text has {tokens} tokens; perplexity with a context of {context} wants at least {wanted}"
+    )]
+    TextTooShort {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens of a chunk.
+        context: usize,
+        /// The least.
+        wanted: usize,
+    },
+    /// Nothing to measure.
+    #[error("nothing to measure: both -p and -n are 0")]
+    NothingToMeasure,
+
+    /// A GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A vocabulary cannot be used, or cannot express the input.
+    #[error("{}: {source}", .path.display())]
+    Vocabulary {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<TokenizerError>,
+    },
+    /// Text or tokens that the vocabulary cannot express.
+    #[error(transparent)]
+    Tokenizer(Box<TokenizerError>),
+    /// A model in this process failed.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// The devices cannot be listed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    /// No place for logs and history.
+    #[error("neither XDG_STATE_HOME nor HOME names a folder for logs and history")]
+    NoHome,
+    /// The daemon's program is not there.
+    #[error(
+        "hobd is neither beside hob nor in PATH; start it yourself, or name a running one's socket \
+         with --socket"
+    )]
+    NoDaemonProgram,
+    /// The daemon's program does not start.
+    #[error("cannot start {}: {source}", .program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The daemon ended before it answered.
+    #[error("hobd ended ({status}) before it was ready; the end of {}:\n{tail}", .log.display())]
+    DaemonEnded {
+        /// How.
+        status: std::process::ExitStatus,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+}
+
+impl From<TokenizerError> for CliError {
+    fn from(error: TokenizerError) -> Self {
+        Self::Tokenizer(Box::new(error))
+    }
+}
+
+impl CliError {
+    /// The exit status of a command that ends with this error.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Client(ClientError::Refused { .. }) => exit::FAILED,
+            Self::Client(_)
+            | Self::NoDaemonProgram
+            | Self::Spawn { .. }
+            | Self::DaemonEnded { .. } => exit::NO_DAEMON,
+            Self::NoPrompt | Self::StdinTwice { .. } | Self::NothingToMeasure => exit::USAGE,
+            Self::NotUtf8 { .. }
+            | Self::NotTokenIds { .. }
+            | Self::TextTooShort { .. }
+            | Self::Tokenizer(_) => exit::BAD_INPUT,
+            Self::Gguf(_) | Self::Vocabulary { .. } => exit::BAD_MODEL,
+            Self::Local(error) if error.is_model() => exit::BAD_MODEL,
+            _ => exit::FAILED,
+        }
+    }
+
+    /// Whether the reader of stdout went away, as `head` does: no fault of anyone's.
+    #[must_use]
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Stdout { source } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

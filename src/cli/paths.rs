@@ -1,0 +1,96 @@
+//! Where things are: the daemon's socket, this user's state, the daemon's program.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::args::GlobalOptions;
+use crate::config::Places;
+
+/// The sockets to try, in order: the one named, or the user's daemon's and the system service's.
+pub(crate) fn sockets(global: &GlobalOptions) -> Vec<PathBuf> {
+    match &global.socket {
+        Some(socket) => vec![socket.clone()],
+        None => Places::of_this_process().client_sockets(),
+    }
+}
+
+/// Opens a file in this user's state folder for appending, readable by this user alone; creates
+/// both where they are missing.
+pub(crate) fn open_state_file(name: &str) -> Result<(PathBuf, File), CliError> {
+    let folder = state_folder()?;
+    let path = folder.join(name);
+    let file = create_folder(&folder)
+        .and_then(|()| OpenOptions::new().append(true).create(true).mode(0o600).open(&path))
+        .map_err(|source| CliError::WriteFile { path: path.clone(), source })?;
+    Ok((path, file))
+}
+
+/// `$XDG_STATE_HOME/hob`, else `~/.local/state/hob`.
+fn state_folder() -> Result<PathBuf, CliError> {
+    let state = absolute_from_env("XDG_STATE_HOME")
+        .or_else(|| env::home_dir().map(|home| home.join(".local/state")));
+    state.map(|state| state.join("hob")).ok_or(CliError::NoHome)
+}
+
+/// `hobd` beside this program, else in PATH.
+pub(crate) fn find_hobd() -> Result<PathBuf, CliError> {
+    let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join("hobd")));
+    let in_path = env::var_os("PATH").unwrap_or_default();
+    let candidates = env::split_paths(&in_path).map(|folder| folder.join("hobd"));
+    beside
+        .into_iter()
+        .chain(candidates)
+        .find(|path| path.is_file())
+        .ok_or(CliError::NoDaemonProgram)
+}
+
+/// Makes a folder of this user's alone, with those above it.
+fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// By the XDG base directory specification a relative path is to be ignored.
+fn absolute_from_env(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Reads a file whose text must be UTF-8.
+pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
+    let bytes =
+        fs::read(path).map_err(|source| CliError::ReadFile { path: path.to_owned(), source })?;
+    utf8(bytes, &path.display().to_string())
+}
+
+/// Reads all of stdin, which must be UTF-8.
+pub(crate) fn read_stdin() -> Result<String, CliError> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::stdin().lock(), &mut bytes)
+        .map_err(|source| CliError::Stdin { source })?;
+    utf8(bytes, "stdin")
+}
+
+fn utf8(bytes: Vec<u8>, what: &str) -> Result<String, CliError> {
+    String::from_utf8(bytes).map_err(|error| CliError::NotUtf8 {
+        what: what.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+        byte: error.as_bytes()[error.utf8_error().valid_up_to()],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_utf8_is_located() {
+        let error = utf8(b"caf\xe9 au lait".to_vec(), "stdin").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "stdin is not UTF-8: byte 0xe9 at offset 3 begins no valid character"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! `hob run`: one prompt, one answer.
+
+use std::io::IsTerminal;
+
+use super::args::{GlobalOptions, RunOptions};
+use super::daemon::{self, Connection};
+use super::interrupt::Interrupts;
+use super::output::Output;
+use super::{CliError, exit, generate, output, paths};
+use crate::protocol::{FinishReason, GenerateParams, Message, ModelFacts, SessionRef};
+
+/// Where stdin goes in the prompt.
+const STDIN: &str = "-";
+
+pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, CliError> {
+    let prompt = read_prompt(&options.prompt)?;
+    let Connection { mut client, daemon, .. } =
+        daemon::connect_or_start(global, options.model.as_deref())?;
+    let params = with_prompt(options, prompt, &daemon.model)?;
+    if let Some(name) = &options.session {
+        generate::ensure_session(&mut client, name)?;
+    }
+    let interrupts = Interrupts::catch()?;
+    let mut output = Output::stdout();
+    let result = if options.json {
+        let result = generate::whole(&mut client, &params, &interrupts)?;
+        output.json(&result)?;
+        generate::finished(result)?
+    } else {
+        generate::stream(&mut client, params, &interrupts, &mut output)?
+    };
+    if !options.json {
+        generate::note_early_end(&result);
+    }
+    if options.stats {
+        eprintln!("{}", generate::statistics(&result));
+    }
+    let cancelled = result.finish_reason == FinishReason::Cancelled;
+    Ok(if cancelled { exit::CANCELLED } else { exit::DONE })
+}
+
+/// The prompt of words and of stdin, where that is piped or named.
+fn read_prompt(words: &[String]) -> Result<String, CliError> {
+    let times = words.iter().filter(|word| *word == STDIN).count();
+    if times > 1 {
+        return Err(CliError::StdinTwice { times });
+    }
+    let wanted = times == 1 || !std::io::stdin().is_terminal();
+    let piped = if wanted { paths::read_stdin()? } else { String::new() };
+    let prompt = compose(words, &piped);
+    if prompt.trim().is_empty() { Err(CliError::NoPrompt) } else { Ok(prompt) }
+}
+
+/// Words joined by spaces, stdin in place of `-` or below them. The newlines that end stdin are not
+/// a part of the prompt.
+fn compose(words: &[String], piped: &str) -> String {
+    let piped = piped.trim_end_matches(['\n', '\r']);
+    let parts: Vec<&str> =
+        words.iter().map(|word| if word == STDIN { piped } else { word }).collect();
+    let text = parts.join(" ");
+    match (text.is_empty(), piped.is_empty() || words.iter().any(|word| word == STDIN)) {
+        (true, _) => piped.to_owned(),
+        (false, true) => text,
+        (false, false) => format!("{text}\n\n{piped}"),
+    }
+}
+
+fn with_prompt(
+    options: &RunOptions,
+    prompt: String,
+    model: &ModelFacts,
+) -> Result<GenerateParams, CliError> {
+    let params = GenerateParams {
+        session: options.session.clone().map(SessionRef::Name),
+        ..generate::params(&options.sampling)
+    };
+    if options.raw {
+        return Ok(GenerateParams { prompt: Some(prompt), ..params });
+    }
+    if !model.has_chat_template {
+        if options.system.is_some() {
+            return Err(CliError::NoPlaceForSystem { model: model.name.clone() });
+        }
+        output::note(&format_args!(
+            "{} has no chat template: the prompt is continued as it stands (--raw)",
+            model.name
+        ));
+        return Ok(GenerateParams { prompt: Some(prompt), ..params });
+    }
+    let messages = messages(options.system.as_deref(), prompt);
+    Ok(GenerateParams { messages: Some(messages), ..params })
+}
+
+fn messages(system: Option<&str>, prompt: String) -> Vec<Message> {
+    let system = system.map(|text| Message { role: "system".into(), content: text.to_owned() });
+    let user = Message { role: "user".into(), content: prompt };
+    system.into_iter().chain([user]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn composed(words: &[&str], piped: &str) -> String {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        compose(&words, piped)
+    }
+
+    #[test]
+    fn stdin_goes_below_the_words_or_where_the_dash_is() {
+        assert_eq!(composed(&["a", "b"], ""), "a b");
+        assert_eq!(composed(&[], "text\n"), "text");
+        assert_eq!(composed(&["sum", "up:"], "text\n\n"), "sum up:\n\ntext");
+        assert_eq!(composed(&["say", "-", "twice"], "text\n"), "say text twice");
+        assert_eq!(composed(&["-"], " text"), " text");
+    }
+}

@@ -1,0 +1,90 @@
+//! `hob status`: what the daemon is and does.
+
+use std::time::Duration;
+
+use super::args::{GlobalOptions, StatusOptions};
+use super::output::{self, Output, bytes, count};
+use super::table::Facts;
+use super::{CliError, daemon, exit};
+use crate::protocol::{NoParams, StatusResult, method};
+
+pub(crate) fn run(global: &GlobalOptions, options: &StatusOptions) -> Result<u8, CliError> {
+    let mut connection = daemon::connect(global)?;
+    let status: StatusResult = connection.client.call(method::STATUS, &NoParams {})?;
+    let mut output = Output::stdout();
+    if options.json {
+        output.json(&status)?;
+    } else {
+        let (server, socket) = (&status.server, &connection.socket);
+        output.styled_line(
+            output::BOLD,
+            &format!(
+                "{} {} (process {}) on {}",
+                server.name,
+                server.version,
+                server.pid,
+                socket.display()
+            ),
+        )?;
+        facts(&status).write(&mut output)?;
+    }
+    Ok(exit::DONE)
+}
+
+fn facts(status: &StatusResult) -> Facts {
+    let model = &status.model;
+    let mut facts = Facts::default();
+    facts.add(
+        "model",
+        format!(
+            "{} ({}, {} parameters, {}, {})",
+            model.name,
+            model.architecture,
+            count(model.parameters),
+            model.quantization,
+            bytes(model.weights_bytes)
+        ),
+    );
+    facts.add(
+        "context",
+        format!("{} tokens (trained for {})", model.context_tokens, model.context_tokens_trained),
+    );
+    facts.add("device", format!("{} ({})", status.device, status.driver));
+    facts.add(
+        "memory",
+        format!("{} of {}", bytes(status.device_bytes), bytes(status.device_budget_bytes)),
+    );
+    facts.add(
+        "KV cache",
+        format!(
+            "{} of {} tokens, {}",
+            count(status.kv_tokens_used),
+            count(status.kv_tokens_max),
+            status.kv_dtype
+        ),
+    );
+    facts.add(
+        "now",
+        format!(
+            "{} connections, {} sessions, {} requests running, {} waiting",
+            status.connections, status.sessions, status.running, status.queued
+        ),
+    );
+    facts.add(
+        "since start",
+        format!(
+            "{} prompt tokens evaluated, {} taken from the cache, {} generated, {} steps",
+            count(status.prefill_tokens),
+            count(status.cached_tokens),
+            count(status.decode_tokens),
+            count(status.steps)
+        ),
+    );
+    facts.add("up", seconds(status.uptime_seconds));
+    facts
+}
+
+/// A duration for people.
+pub(crate) fn seconds(count: u64) -> String {
+    indicatif::HumanDuration(Duration::from_secs(count)).to_string()
+}
