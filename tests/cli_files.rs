@@ -158,11 +158,21 @@ fn vocabularies_tokenize_exactly_what_is_piped_in() {
 }
 
 #[test]
+fn devices_without_a_driver_say_what_to_install() {
+    let mut command = hob(&["devices"]);
+    command.env("VK_ICD_FILENAMES", "/nowhere.json").env("VK_DRIVER_FILES", "/nowhere.json");
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    assert!(stderr(&output).contains("install"), "{}", stderr(&output));
+}
+
+#[test]
 fn completions_for_each_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = hob(&["completions", shell]).output().unwrap();
         assert!(output.status.success());
         assert!(stdout(&output).contains("perplexity"), "{shell}");
+        assert!(!stdout(&output).contains("start-detached"), "{shell}");
     }
 }
 

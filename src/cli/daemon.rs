@@ -1,7 +1,8 @@
 //! Finds the daemon, or starts one apart from this terminal and waits until it answers.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Read, Seek, SeekFrom};
+use std::io::{Error, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,11 +11,12 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::args::{GlobalOptions, StartDetachedOptions};
+use super::args::GlobalOptions;
 use super::client::{Client, ClientError};
 use super::{CliError, output, paths};
 use crate::protocol::InitializeResult;
 
+const START_DETACHED: [&str; 2] = ["start-detached", "--"];
 const POLL: Duration = Duration::from_millis(50);
 const LOG_NAME: &str = "hobd.log";
 /// As much of the log as is looked at for its end.
@@ -52,8 +54,7 @@ pub(crate) fn connect_or_start(
         Err(ClientError::Unreachable { source, .. })
             if source.kind() != ErrorKind::PermissionDenied =>
         {
-            let socket = sockets.swap_remove(0);
-            introduce(start(&socket, model)?, socket)
+            start(sockets.swap_remove(0), model)
         }
         Err(error) => Err(error.into()),
     }
@@ -82,7 +83,7 @@ fn introduce(mut client: Client, socket: PathBuf) -> Result<Connection, CliError
     Ok(Connection { client, daemon, socket })
 }
 
-fn start(socket: &Path, model: Option<&Path>) -> Result<Client, CliError> {
+fn start(socket: PathBuf, model: Option<&Path>) -> Result<Connection, CliError> {
     let program = paths::find_hobd()?;
     let (log_path, log) = paths::open_state_file(LOG_NAME)?;
     let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
@@ -92,7 +93,7 @@ fn start(socket: &Path, model: Option<&Path>) -> Result<Client, CliError> {
         program.display(),
         log_path.display()
     ));
-    let child = spawn(&program, socket, model, log)
+    let child = spawn(&program, &socket, model, log)
         .map_err(|source| CliError::Spawn { program, source })?;
     let log = Log { path: log_path, start: log_start };
     wait_until_ready(socket, child, &log)
@@ -102,53 +103,86 @@ fn start(socket: &Path, model: Option<&Path>) -> Result<Client, CliError> {
 /// closing the terminal, or Ctrl-C in it, then does not reach the daemon.
 fn spawn(program: &Path, socket: &Path, model: Option<&Path>, log: File) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["start-detached", "--"]).arg(program).arg("--socket").arg(socket);
+    command.args(START_DETACHED).arg(program).arg("--socket").arg(socket);
     if let Some(model) = model {
         command.arg("--model").arg(std::path::absolute(model)?);
     }
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }
 
-/// `hob start-detached PROGRAM …`: begins a session of its own and becomes the program.
-pub(crate) fn start_detached(options: &StartDetachedOptions) -> Result<u8, CliError> {
-    let (program, arguments) =
-        options.program.split_first().expect("clap requires at least one argument");
-    let failed = |source| CliError::Spawn { program: PathBuf::from(program), source };
-    rustix::process::setsid().map_err(|error| failed(error.into()))?;
-    Err(failed(Command::new(program).args(arguments).exec()))
+/// The program of `hob start-detached -- PROGRAM …`, with its arguments. This command is for hob
+/// itself, so it is not a part of the grammar that help and completions show.
+pub(crate) fn program_to_detach(
+    arguments: impl Iterator<Item = OsString>,
+) -> Option<Vec<OsString>> {
+    let mut arguments = arguments.skip(1);
+    let marks = [arguments.next()?, arguments.next()?];
+    let program: Vec<OsString> = arguments.collect();
+    (marks == START_DETACHED && !program.is_empty()).then_some(program)
 }
 
-fn wait_until_ready(socket: &Path, mut child: Child, log: &Log) -> Result<Client, CliError> {
-    let spinner = spinner();
+/// Begins a session of its own and becomes the program; returns only where that fails.
+pub(crate) fn become_detached(program: &[OsString]) -> CliError {
+    let (name, arguments) = program.split_first().expect("`program_to_detach` gives a program");
+    let detached = rustix::process::setsid().map_err(Error::from);
+    let source = match detached {
+        Ok(_) => Command::new(name).args(arguments).exec(),
+        Err(source) => source,
+    };
+    CliError::Spawn { program: name.into(), source }
+}
+
+/// Waits until the daemon has answered: it may listen before it has loaded its model.
+fn wait_until_ready(socket: PathBuf, mut child: Child, log: &Log) -> Result<Connection, CliError> {
+    let spinner = Spinner::start();
     loop {
-        if let Ok(client) = Client::connect(socket) {
-            spinner.finish_and_clear();
-            return Ok(client);
-        }
-        match child.try_wait() {
-            Ok(None) => {}
-            Ok(Some(status)) => {
-                spinner.finish_and_clear();
-                return daemon_ended(socket, status, log);
+        match Client::connect(&socket) {
+            Ok(client) => match introduce(client, socket.clone()) {
+                Err(CliError::Client(ClientError::Lost { .. })) => {}
+                answered => return answered,
+            },
+            Err(_) => {
+                let ended = child.try_wait();
+                let ended =
+                    ended.map_err(|source| CliError::Spawn { program: "hobd".into(), source })?;
+                if let Some(status) = ended {
+                    return daemon_ended(socket, status, log);
+                }
             }
-            Err(source) => {
-                return Err(CliError::Spawn { program: "hobd".into(), source });
-            }
         }
-        let doing = log.tail(1);
-        let doing = if doing.is_empty() { "loading the model" } else { doing.trim() };
-        spinner.set_message(output::shortened(doing, SPINNER_CHARS_MAX).into_owned());
+        spinner.show(&log.tail(1));
         thread::sleep(POLL);
     }
 }
 
 /// The daemon we started is gone: it failed, or another was started at the same moment and won.
-fn daemon_ended(socket: &Path, status: ExitStatus, log: &Log) -> Result<Client, CliError> {
-    Client::connect(socket).map_err(|_| CliError::DaemonEnded {
-        status,
-        log: log.path.clone(),
-        tail: log.tail(TAIL_LINES),
-    })
+fn daemon_ended(socket: PathBuf, status: ExitStatus, log: &Log) -> Result<Connection, CliError> {
+    match Client::connect(&socket) {
+        Ok(client) => introduce(client, socket),
+        Err(_) => {
+            Err(CliError::DaemonEnded { status, log: log.path.clone(), tail: log.tail(TAIL_LINES) })
+        }
+    }
+}
+
+/// Shows what the daemon is doing, on a terminal; gone when dropped.
+struct Spinner(ProgressBar);
+
+impl Spinner {
+    fn start() -> Self {
+        Self(spinner())
+    }
+
+    fn show(&self, log_line: &str) {
+        let doing = if log_line.is_empty() { "loading the model" } else { log_line.trim() };
+        self.0.set_message(output::shortened(doing, SPINNER_CHARS_MAX).into_owned());
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 fn spinner() -> ProgressBar {

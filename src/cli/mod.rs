@@ -36,8 +36,11 @@ pub use error::{CliError, exit};
 /// Runs the `hob` command with this process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match dispatch(&arguments) {
+    let ended = match daemon::program_to_detach(std::env::args_os()) {
+        Some(program) => Err(daemon::become_detached(&program)),
+        None => dispatch(&Arguments::parse()),
+    };
+    match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) if error.is_closed_pipe() => ExitCode::from(exit::DONE),
         Err(error) => {
@@ -63,6 +66,5 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Bench(options) => bench::run(options),
         Command::Completions(options) => generated_files::completions(options),
         Command::Man(options) => generated_files::man(options),
-        Command::StartDetached(options) => daemon::start_detached(options),
     }
 }

@@ -3,7 +3,6 @@
 mod generation;
 mod model;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -123,9 +122,6 @@ Examples:
   hob man ~/.local/share/man/man1
   hob man | man -l -")]
     Man(ManOptions),
-    /// Leave the terminal's session, then become the given program
-    #[command(hide = true)]
-    StartDetached(StartDetachedOptions),
 }
 
 /// Options of `hob status`.
@@ -180,12 +176,4 @@ pub struct ManOptions {
     /// Folder for the pages; without it, the page of `hob` is printed
     #[arg(value_name = "DIR")]
     pub directory: Option<PathBuf>,
-}
-
-/// Options of the hidden command that starts the daemon apart from the terminal.
-#[derive(Debug, Args)]
-pub struct StartDetachedOptions {
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub program: Vec<OsString>,
 }
