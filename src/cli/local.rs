@@ -4,10 +4,15 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::config::KvDtype;
+use super::output;
+use crate::config::{Config, KvDtype, Places};
+use crate::engine::{EngineOptions, OpenError, Opened, open};
 use crate::gguf::GgufError;
 use crate::gpu::DeviceError;
+use crate::kv_cache::{KvLease, LeaseError};
+use crate::scheduler::{Batch, TokenSpan};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// One model with one context of its own.
 pub trait LocalModel {
@@ -79,15 +84,19 @@ pub enum LocalError {
         /// Tokens that fit.
         context_tokens: usize,
     },
-    /// The program was built without an engine for this.
-    #[error("this hob cannot compute with models in its own process")]
-    NoEngine,
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The cache has no room for the context.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
 }
 
 impl LocalError {
     /// Whether the model file is at fault.
     pub(crate) fn is_model(&self) -> bool {
         matches!(self, Self::Gguf(_) | Self::Vocabulary { .. })
+            || matches!(self, Self::Open(error) if !matches!(error, OpenError::Device(_)))
     }
 }
 
@@ -95,8 +104,115 @@ impl LocalError {
 ///
 /// # Errors
 /// The file or the device is not usable.
-pub fn open_local(_options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalError> {
-    Err(LocalError::NoEngine)
+pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalError> {
+    let config = VulkanConfig {
+        device: options.device.clone(),
+        pipeline_cache_dir: Places::of_this_process().cache_dir(&Config::default()),
+        ..VulkanConfig::default()
+    };
+    let executor = Box::new(VulkanExecutor::new(&config)?);
+    let engine = EngineOptions {
+        context_tokens: options.context_tokens as usize,
+        kv_tokens: options.context_tokens as usize,
+        kv_dtype: options.kv_dtype,
+        sessions_max: 1,
+        ..EngineOptions::default()
+    };
+    let bar = output::load_bar();
+    let opened = open(executor, &options.model, &engine, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let mut local = RunnerModel { opened, lease: None, tokens: 0 };
+    local.reset()?;
+    Ok(Box::new(local))
+}
+
+/// A runner with one lease.
+struct RunnerModel {
+    opened: Opened,
+    lease: Option<KvLease>,
+    /// Positions in use.
+    tokens: usize,
+}
+
+impl RunnerModel {
+    /// How many of the remaining tokens fit a step that keeps to the batch's limits.
+    fn step_tokens(&self, want_logits: &[bool]) -> usize {
+        let limits = self.opened.runner.model().limits();
+        let mut rows = 0;
+        let fits = |wanted: &&bool| {
+            rows += usize::from(**wanted);
+            rows <= limits.logit_rows_max
+        };
+        want_logits.iter().take(limits.tokens_max).take_while(fits).count()
+    }
+}
+
+impl LocalModel for RunnerModel {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.opened.tokenizer
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.opened.runner.model().vocab()
+    }
+
+    fn context_tokens(&self) -> usize {
+        self.opened.runner.kv().config().context_tokens
+    }
+
+    fn device(&self) -> String {
+        self.opened.runner.executor().capabilities().device_name.clone()
+    }
+
+    fn reset(&mut self) -> Result<(), LocalError> {
+        self.tokens = 0;
+        if self.lease.is_none() {
+            let context_tokens = self.context_tokens();
+            let (kv, executor) = self.opened.runner.kv_mut();
+            let mut lease = kv.lease()?;
+            kv.grow(executor, &mut lease, context_tokens)??;
+            self.lease = Some(lease);
+        }
+        Ok(())
+    }
+
+    fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        want_logits: &[bool],
+    ) -> Result<Vec<Vec<f32>>, LocalError> {
+        let (wanted_tokens, context_tokens) = (self.tokens + tokens.len(), self.context_tokens());
+        if wanted_tokens > context_tokens {
+            return Err(LocalError::ContextFull { wanted_tokens, context_tokens });
+        }
+        let table = self.lease.as_ref().expect("leased when opened").table();
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < tokens.len() {
+            let count = self.step_tokens(&want_logits[at..]);
+            let wanted = &want_logits[at..at + count];
+            // Rows are the last tokens of a span: from the first that is wanted on.
+            let logits = wanted.iter().position(|wanted| *wanted).map_or(0, |first| count - first);
+            let span = TokenSpan {
+                table,
+                position: self.tokens as u32,
+                tokens: tokens[at..at + count].to_vec(),
+                logits,
+            };
+            self.opened.runner.step(&Batch { spans: vec![span] })?;
+            for (row, _) in
+                wanted[count - logits..].iter().enumerate().filter(|(_, wanted)| **wanted)
+            {
+                out.push(self.opened.runner.logits(row).to_vec());
+            }
+            self.tokens += count;
+            at += count;
+        }
+        Ok(out)
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CliError;
 
@@ -153,6 +154,13 @@ pub(crate) fn bytes(count: u64) -> String {
 /// A count with thousands separated.
 pub(crate) fn count(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
+}
+
+/// A bar for loading weights, with bytes and bytes/s; on standard error, and only on a terminal.
+pub(crate) fn load_bar() -> ProgressBar {
+    let style = "loading {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
+    ProgressBar::new(0)
+        .with_style(ProgressStyle::with_template(style).expect("the template is a constant"))
 }
 
 #[cfg(test)]

@@ -3,9 +3,13 @@
 //! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
 //! its events over a channel of its own. The engine never waits for a caller.
 
+mod open;
+mod request;
 mod runner;
 mod types;
+mod worker;
 
+pub use open::{EngineOptions, OpenError, Opened, open};
 pub use runner::Runner;
 pub use types::*;
 
@@ -14,6 +18,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::chat::ChatTemplate;
+use crate::gpu::DeviceError;
 use crate::tokenizer::Tokenizer;
 
 /// What an engine is asked to do.
@@ -74,3 +79,30 @@ pub struct EngineHandle {
     /// The loaded model.
     pub model: Arc<ModelInfo>,
 }
+
+/// The engine's thread; joining it tells how it ended.
+pub type EngineThread = std::thread::JoinHandle<Result<(), DeviceError>>;
+
+/// Starts the engine on an opened model.
+///
+/// # Errors
+/// If the system refuses the thread.
+pub fn start(
+    opened: Opened,
+    options: &EngineOptions,
+) -> std::io::Result<(EngineHandle, EngineThread)> {
+    let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+    let handle = EngineHandle {
+        commands,
+        tokenizer: Arc::clone(&opened.tokenizer),
+        chat: opened.chat.clone(),
+        model: Arc::clone(&opened.info),
+    };
+    let worker = worker::Worker::new(opened, options);
+    let thread =
+        std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;
+    Ok((handle, thread))
+}
+
+/// Commands that may wait in the channel; the engine empties it between steps.
+const COMMANDS_MAX: usize = 256;

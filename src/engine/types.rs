@@ -5,18 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
+use crate::sampler::SamplingError;
+
 pub use crate::sampler::{SamplingParams, TokenLogprob};
-
-/// Who a session belongs to: the kernel's word, taken when the connection was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Owner {
-    /// User id of the peer.
-    pub uid: u32,
-}
-
-/// A session's number, unique for the life of the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
+pub use crate::session::{Owner, SessionId};
 
 /// A checked generation request: its prompt is already tokens.
 #[derive(Clone, Debug)]
@@ -126,7 +118,7 @@ pub enum EngineEvent {
 }
 
 /// A valid request that cannot be served now, or names what is not there.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 pub enum AdmitError {
     /// Too many requests wait.
     #[error("the queue is full: {waiting} requests wait, the limit is {limit}")]
@@ -175,6 +167,9 @@ pub enum AdmitError {
         /// Size of the vocabulary.
         vocab_size: u32,
     },
+    /// Sampling parameters out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// An empty prompt.
     #[error("the prompt is empty")]
     EmptyPrompt,

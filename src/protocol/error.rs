@@ -128,6 +128,7 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::UnknownToken { token, vocab_size } => {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
             }
+            AdmitError::Sampling(_) => (ErrorCode::INVALID_PARAMS, Value::Null),
             AdmitError::EmptyPrompt => (ErrorCode::EMPTY_PROMPT, Value::Null),
             AdmitError::ShuttingDown => (ErrorCode::SHUTTING_DOWN, Value::Null),
         };

@@ -1,0 +1,52 @@
+//! Why a chat template did not give a prompt.
+
+use thiserror::Error;
+
+/// A template that does not compile, or that refused or failed to render the messages.
+///
+/// None of the texts holds message contents, unless the template itself puts them there.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChatError {
+    /// The source is longer than any real one.
+    #[error("the chat template has {bytes} bytes; at most {limit} are taken")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// It is not a template.
+    #[error("the chat template does not compile: line {line}: {detail}")]
+    Syntax {
+        /// Line of the fault, from 1.
+        line: usize,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The template called `raise_exception`: it refuses these messages.
+    #[error("the chat template refused: {message}")]
+    Refused {
+        /// The template's own words.
+        message: String,
+    },
+    /// It ran too long or wrote too much.
+    #[error("the chat template took more than {limit} steps")]
+    TooLong {
+        /// Steps allowed; 64 bytes of data count as one.
+        limit: u64,
+    },
+    /// It failed.
+    #[error("the chat template failed: line {line}: {detail}")]
+    Failed {
+        /// Line, from 1; 0 where none is known.
+        line: usize,
+        /// What went wrong.
+        detail: String,
+    },
+    /// No thread to render on.
+    #[error("the chat template cannot be rendered: no thread: {detail}")]
+    NoThread {
+        /// What the system says.
+        detail: String,
+    },
+}

@@ -1,0 +1,219 @@
+//! From a model file to a runner with tokenizer and chat template: what daemon and command line share.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::runner::Runner;
+use super::types::ModelInfo;
+use crate::chat::{ChatError, ChatTemplate};
+use crate::config::KvDtype;
+use crate::gguf::{GgufError, GgufFile};
+use crate::gpu::{Capabilities, DeviceError, Executor};
+use crate::kernels::PageLayout;
+use crate::kv_cache::{KvCache, KvConfig};
+use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
+use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
+
+/// Context of a session where the configuration names none: enough for a conversation, and far less memory
+/// than what many models were trained for.
+const CONTEXT_TOKENS_DEFAULT: usize = 4096;
+
+/// The pool holds this many full contexts where the configuration does not say.
+const CONTEXTS_DEFAULT: usize = 4;
+
+/// Share of the free memory that the pool may take by default.
+const KV_SHARE: u64 = 2;
+
+/// Bytes of logits of a step, which decide how many tokens may want them.
+const LOGIT_BYTES: usize = 8 << 20;
+
+/// How to open a model.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Context of a session; 0 takes the model's own up to 4096.
+    pub context_tokens: usize,
+    /// Positions of all sessions; 0 takes four contexts, or what half the free memory holds.
+    pub kv_tokens: usize,
+    /// Element type of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Sessions there may be.
+    pub sessions_max: usize,
+    /// Requests that may wait.
+    pub requests_queued_max: usize,
+    /// Most prompt tokens of a step.
+    pub prefill_tokens_max: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            context_tokens: 0,
+            kv_tokens: 0,
+            kv_dtype: KvDtype::Auto,
+            sessions_max: 64,
+            requests_queued_max: 64,
+            prefill_tokens_max: 512,
+        }
+    }
+}
+
+/// An opened model.
+#[derive(Debug)]
+pub struct Opened {
+    /// Weights and cache on the device.
+    pub runner: Runner,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, where the file has one.
+    pub chat: Option<Arc<ChatTemplate>>,
+    /// Facts about it.
+    pub info: Arc<ModelInfo>,
+}
+
+/// Why a model could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The file is at fault.
+    #[error(transparent)]
+    File(#[from] GgufError),
+    /// Its tokenizer is.
+    #[error("{path}: {error}")]
+    Tokenizer {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        error: TokenizerError,
+    },
+    /// Its chat template is.
+    #[error("{path}: tokenizer.chat_template: {error}")]
+    Chat {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        error: ChatError,
+    },
+    /// Its network, or the room for it.
+    #[error(transparent)]
+    Model(#[from] ModelLoadError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Opens a model on an executor: tokenizer first, then weights, then the cache.
+///
+/// # Errors
+/// [`OpenError`], naming the file and what is wrong with it, or what the device lacks.
+pub fn open(
+    mut executor: Box<dyn Executor>,
+    path: &Path,
+    options: &EngineOptions,
+    progress: Progress<'_>,
+) -> Result<Opened, OpenError> {
+    let mut file = GgufFile::open(path)?;
+    let hyper = read_hyper_params(&file)?;
+    let (tokenizer, chat) = open_text(&file)?;
+    let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
+    let caps = executor.capabilities().clone();
+    let free = executor.memory();
+    let free_bytes = free.budget_bytes.saturating_sub(free.used_bytes);
+    let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
+    let limits = Limits {
+        tokens_max: options.prefill_tokens_max.max(1),
+        logit_rows_max: (LOGIT_BYTES / 4 / (vocab as usize).max(1)).clamp(8, 32),
+        context_tokens: config.context_tokens,
+        kv_bytes: config.bytes(),
+    };
+    let model = Model::load(&mut *executor, &file, limits, progress)?;
+    file.metadata_mut().drop_tokenizer_arrays();
+    let info = Arc::new(model_info(&file, &model, &config, chat.is_some())?);
+    let kv = KvCache::new(&mut *executor, config)?;
+    let mut runner = Runner::new(executor, model, kv);
+    runner.warm_up()?;
+    Ok(Opened { runner, tokenizer: Arc::new(tokenizer), chat: chat.map(Arc::new), info })
+}
+
+/// The tokenizer of a file, and its chat template where it has one.
+fn open_text(file: &GgufFile) -> Result<(Tokenizer, Option<ChatTemplate>), OpenError> {
+    let path = || file.path().display().to_string();
+    let source = VocabSource::from_metadata(file.metadata())?;
+    let template = file.metadata().opt_str("tokenizer.chat_template")?;
+    let tokenizer =
+        Tokenizer::new(source).map_err(|error| OpenError::Tokenizer { path: path(), error })?;
+    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default();
+    let chat = template
+        .map(|template| ChatTemplate::new(template, text(tokenizer.bos()), text(tokenizer.eos())))
+        .transpose()
+        .map_err(|error| OpenError::Chat { path: path(), error })?;
+    Ok((tokenizer, chat))
+}
+
+/// Sizes of the cache, by the options and what the device leaves.
+fn kv_config(
+    hyper: &HyperParams,
+    caps: &Capabilities,
+    options: &EngineOptions,
+    free_bytes: u64,
+) -> KvConfig {
+    let half = match options.kv_dtype {
+        KvDtype::Auto => caps.storage_16bit,
+        KvDtype::F32 => false,
+        KvDtype::F16 => true,
+    };
+    let layout = PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half };
+    let trained = hyper.context_trained as usize;
+    let bindable = KvConfig::tokens_bindable(&layout, caps);
+    let context_tokens = match options.context_tokens {
+        0 => trained.min(CONTEXT_TOKENS_DEFAULT),
+        wanted => wanted,
+    }
+    .min(bindable);
+    let mut config = KvConfig {
+        layout,
+        layers: hyper.layers.len(),
+        context_tokens,
+        tokens_max: options.kv_tokens,
+        // Every session may keep a cache, and requests without a session need one as well.
+        leases_max: options.sessions_max + 64,
+    };
+    if config.tokens_max == 0 {
+        let fitting = free_bytes / KV_SHARE / config.token_bytes();
+        let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
+        config.tokens_max = (context_tokens * CONTEXTS_DEFAULT).min(fitting.max(context_tokens));
+    }
+    config.tokens_max = config.tokens_max.max(context_tokens).min(bindable);
+    config
+}
+
+fn model_info(
+    file: &GgufFile,
+    model: &Model,
+    config: &KvConfig,
+    has_chat_template: bool,
+) -> Result<ModelInfo, GgufError> {
+    let stem = || file.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = file.metadata().opt_str("general.name")?.map_or_else(stem, str::to_owned);
+    let mut by_type: Vec<(&str, u64)> = Vec::new();
+    for tensor in file.tensors().iter().filter(|tensor| tensor.rows() > 1) {
+        let bytes = tensor.bytes;
+        match by_type.iter_mut().find(|(known, _)| *known == tensor.dtype.name()) {
+            Some((_, sum)) => *sum += bytes,
+            None => by_type.push((tensor.dtype.name(), bytes)),
+        }
+    }
+    let quantization = by_type.iter().max_by_key(|(_, bytes)| *bytes).map_or("", |(name, _)| name);
+    Ok(ModelInfo {
+        name,
+        architecture: model.hyper().architecture.clone(),
+        parameters: model.parameters(),
+        weights_bytes: model.weights_bytes(),
+        quantization: quantization.to_owned(),
+        context_tokens_trained: model.hyper().context_trained,
+        context_tokens: config.context_tokens as u32,
+        vocab_size: model.vocab() as u32,
+        has_chat_template,
+    })
+}

@@ -1,0 +1,192 @@
+//! A generation in progress: from its tokens to the events its caller hears.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::types::{
+    EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
+};
+use crate::sampler::{Sampler, SamplingError, log_softmax_top};
+use crate::session::SessionId;
+use crate::tokenizer::{StopMatcher, StreamDecoder, Tokenizer};
+
+/// A request that is running or waiting to.
+pub(super) struct Generation {
+    pub request: GenerateRequest,
+    pub session: SessionId,
+    /// Most tokens to generate, by the request and the context.
+    pub tokens_max: usize,
+    /// Prompt tokens found in the cache.
+    pub cached: usize,
+    events: UnboundedSender<EngineEvent>,
+    /// Prompt and generated tokens.
+    history: Vec<u32>,
+    generated: Vec<u32>,
+    text: String,
+    sampler: Sampler,
+    decoder: StreamDecoder,
+    stops: StopMatcher,
+    logprobs: Vec<TokenLogprob>,
+    prompt_logprobs: Vec<TokenLogprob>,
+    arrived: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+}
+
+impl Generation {
+    pub(super) fn new(
+        request: GenerateRequest,
+        session: SessionId,
+        tokens_max: usize,
+        vocab_size: usize,
+        events: UnboundedSender<EngineEvent>,
+    ) -> Result<Self, SamplingError> {
+        Ok(Self {
+            sampler: Sampler::new(&request.sampling, vocab_size)?,
+            stops: StopMatcher::new(&request.stop),
+            history: request.tokens.clone(),
+            request,
+            session,
+            tokens_max,
+            cached: 0,
+            events,
+            generated: Vec::new(),
+            text: String::new(),
+            decoder: StreamDecoder::continuing(false),
+            logprobs: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            arrived: Instant::now(),
+            started: None,
+            first_token: None,
+        })
+    }
+
+    /// Prompt and generated tokens so far.
+    pub(super) fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// Whether the caller has given up or gone away.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.request.cancel.is_raised() || self.events.is_closed()
+    }
+
+    /// Notes the first step that the request is part of.
+    pub(super) fn mark_started(&mut self) {
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    /// Takes the logits behind prompt token `at`, as the prediction of the one after it.
+    pub(super) fn take_prompt_logits(
+        &mut self,
+        at: usize,
+        logits: &[f32],
+    ) -> Result<(), SamplingError> {
+        if let Some(count) = self.request.prompt_logprobs
+            && let Some(next) = self.request.tokens.get(at + 1)
+        {
+            self.prompt_logprobs.push(log_softmax_top(logits, *next, count as usize)?);
+        }
+        Ok(())
+    }
+
+    /// Chooses the next token from its logits; says why the generation ends, if it does.
+    pub(super) fn take_logits(
+        &mut self,
+        logits: &mut [f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, SamplingError> {
+        self.first_token.get_or_insert_with(Instant::now);
+        // The sampler changes the logits; what is reported is the model's own distribution.
+        let plain = self.request.logprobs.map(|count| (count as usize, logits.to_vec()));
+        let token = self.sampler.sample(logits, &self.history)?;
+        if tokenizer.is_stop(token) {
+            let rest = self.flush();
+            if !rest.is_empty() {
+                self.emit(rest, token, None);
+            }
+            return Ok(Some(FinishReason::Stop));
+        }
+        let logprob =
+            plain.map(|(count, logits)| log_softmax_top(&logits, token, count)).transpose()?;
+        self.history.push(token);
+        self.generated.push(token);
+        self.logprobs.extend(logprob.clone());
+        let piece = self.decoder.push(tokenizer, token).unwrap_or_default();
+        let found = self.stops.push(&piece);
+        let mut text = found.text;
+        let reason = if found.stopped {
+            Some(FinishReason::Stop)
+        } else if self.generated.len() >= self.tokens_max {
+            let rest = self.decoder.flush();
+            let last = self.stops.push(&rest);
+            text.push_str(&last.text);
+            if last.stopped {
+                Some(FinishReason::Stop)
+            } else {
+                text.push_str(&self.stops.flush());
+                Some(FinishReason::Length)
+            }
+        } else {
+            None
+        };
+        self.text.push_str(&text);
+        self.emit(text, token, logprob);
+        Ok(reason)
+    }
+
+    /// The text still held back, which is now part of the result.
+    fn flush(&mut self) -> String {
+        let rest = self.decoder.flush();
+        let last = self.stops.push(&rest);
+        let mut text = last.text;
+        if !last.stopped {
+            text.push_str(&self.stops.flush());
+        }
+        self.text.push_str(&text);
+        text
+    }
+
+    fn emit(&self, text: String, token: u32, logprob: Option<TokenLogprob>) {
+        if self.request.stream {
+            // A caller that has gone away is noticed before the next step.
+            let _ = self.events.send(EngineEvent::Token { text, token, logprob });
+        }
+    }
+
+    /// Ends the generation and tells its caller.
+    pub(super) fn finish(mut self, finish_reason: FinishReason, error: Option<String>) {
+        if matches!(finish_reason, FinishReason::Cancelled | FinishReason::Error) {
+            self.flush();
+        }
+        let now = Instant::now();
+        let started = self.started.unwrap_or(now);
+        let first = self.first_token.unwrap_or(now);
+        let ms = |from: Instant, to: Instant| {
+            to.checked_duration_since(from).unwrap_or(Duration::ZERO).as_secs_f64() * 1e3
+        };
+        let result = GenerateResult {
+            text: self.text,
+            tokens: self.generated,
+            finish_reason,
+            error,
+            prompt_tokens: self.request.tokens.len() as u32,
+            cached_tokens: self.cached as u32,
+            logprobs: self.request.logprobs.map(|_| self.logprobs),
+            prompt_logprobs: self.request.prompt_logprobs.map(|_| self.prompt_logprobs),
+            timings: Timings {
+                queue_ms: ms(self.arrived, started),
+                prefill_ms: ms(started, first),
+                decode_ms: ms(first, now),
+            },
+        };
+        // A caller that has gone away needs no answer.
+        let _ = self.events.send(EngineEvent::Done(Box::new(result)));
+    }
+
+    /// Tells the caller that the request cannot be served.
+    pub(super) fn refuse(self, error: super::types::AdmitError) {
+        let _ = self.events.send(EngineEvent::Refused(error)); // as in `finish`
+    }
+}
