@@ -1,6 +1,6 @@
 //! What transformers gives its templates beyond Jinja: `raise_exception`, `strftime_now`, `tojson`.
 
-use minijinja::value::Kwargs;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::filters::datetimeformat;
 use minijinja_contrib::globals::now;
@@ -16,6 +16,11 @@ pub(super) fn add_to(env: &mut Environment<'static>) {
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     env.add_filter("tojson", tojson);
+    env.set_formatter(|out, state, value| {
+        // The engine counts a list's text only when it is written, however often it is repeated.
+        charge(state, value, 0)?;
+        minijinja::escape_formatter(out, state, value)
+    });
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {
@@ -27,58 +32,133 @@ fn strftime_now(state: &State, format: String) -> Result<String, Error> {
     datetimeformat(state, now(), Kwargs::from_iter([("format", Value::from(format))]))
 }
 
+/// Deepest nesting of a value that is written.
+const DEPTH_MAX: usize = 100;
+/// Widest indentation of JSON.
+const JSON_INDENT_MAX: usize = 16;
+
 /// As Python's `json.dumps(ensure_ascii=False)`: the engine's own filter escapes for HTML as well.
 fn tojson(
     state: &State,
     value: &Value,
-    indent: Option<Value>,
+    indent: Option<usize>,
     args: Kwargs,
-) -> Result<Value, Error> {
-    let ensure_ascii: Option<bool> = args.get("ensure_ascii")?;
-    if ensure_ascii == Some(true) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: no ensure_ascii here"));
+) -> Result<String, Error> {
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => args.get::<Option<usize>>("indent")?,
+    };
+    let ascii: Option<bool> = args.get("ensure_ascii")?;
+    args.assert_all_used()?;
+    if ascii == Some(true) || indent.is_some_and(|indent| indent > JSON_INDENT_MAX) {
+        return Err(invalid("tojson: ensure_ascii, and an indent above 16, are not supported"));
     }
-    let escaped = minijinja::filters::tojson(value, indent, args)?;
-    let escaped = escaped.as_str().unwrap_or_default();
-    state.consume_fuel(escaped.len() as u64 / 4)?;
-    Ok(Value::from(without_html_escapes(escaped)))
+    let mut json = Json { state, indent, out: String::new() };
+    json.value(value, 0)?;
+    Ok(json.out)
 }
 
-/// Undoes the escapes of `<`, `>`, `&` and `'` in JSON text.
-fn without_html_escapes(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let escape = &rest[at..];
-        let plain = match escape.get(..6) {
-            Some("\\u003c") => "<",
-            Some("\\u003e") => ">",
-            Some("\\u0026") => "&",
-            Some("\\u0027") => "'",
-            // Both characters of another escape, so that an escaped backslash is not looked into.
-            _ => {
-                let len = 2.min(escape.len());
-                out.push_str(&escape[..len]);
-                rest = &escape[len..];
-                continue;
+/// A step for each value inside `value`.
+fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
+    let is_map = value.kind() == ValueKind::Map;
+    if !is_map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Ok(());
+    }
+    if depth > DEPTH_MAX {
+        return Err(invalid("the value is nested too deep"));
+    }
+    for item in value.try_iter()? {
+        state.consume_fuel(1)?;
+        let item = if is_map { value.get_item(&item)? } else { item };
+        charge(state, &item, depth + 1)?;
+    }
+    Ok(())
+}
+
+fn invalid(detail: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail)
+}
+
+/// Writes JSON; every value is a step, so that one shared a thousand times ends too.
+struct Json<'a, 'vm, 'env> {
+    state: &'a State<'vm, 'env>,
+    indent: Option<usize>,
+    out: String,
+}
+
+impl Json<'_, '_, '_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            return Err(invalid("the value is nested too deep"));
+        }
+        let written = self.out.len();
+        match value.kind() {
+            ValueKind::Undefined | ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.out.push_str(&value.to_string()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
+            ValueKind::Map => self.map(value, depth)?,
+            _ => return Err(invalid("tojson: a value that JSON does not have")),
+        }
+        let bytes = self.out.len().saturating_sub(written) as u64;
+        self.state.consume_fuel(1 + bytes / 64)
+    }
+
+    fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        self.out.push('[');
+        let mut empty = true;
+        for item in value.try_iter()? {
+            self.separate(empty, depth + 1);
+            empty = false;
+            self.value(&item, depth + 1)?;
+        }
+        self.close(']', empty, depth);
+        Ok(())
+    }
+
+    fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        self.out.push('{');
+        let mut empty = true;
+        for key in value.try_iter()? {
+            self.separate(empty, depth + 1);
+            empty = false;
+            match key.as_str() {
+                Some(text) => self.string(text),
+                None => self.string(&key.to_string()),
             }
-        };
-        out.push_str(plain);
-        rest = &escape[6..];
+            self.out.push_str(": ");
+            self.value(&value.get_item(&key)?, depth + 1)?;
+        }
+        self.close('}', empty, depth);
+        Ok(())
     }
-    out.push_str(rest);
-    out
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn string(&mut self, text: &str) {
+        self.out.push_str(&serde_json::Value::from(text).to_string());
+    }
 
-    #[test]
-    fn html_escapes_are_undone_and_others_kept() {
-        assert_eq!(without_html_escapes(r#""\u003cb\u003e \u0026 \u0027""#), r#""<b> & '""#);
-        assert_eq!(without_html_escapes(r#""\\u003c \n \u00e9 \"""#), r#""\\u003c \n \u00e9 \"""#);
-        assert_eq!(without_html_escapes(r"\"), r"\");
+    fn separate(&mut self, first: bool, depth: usize) {
+        match (first, self.indent) {
+            (true, None) => {}
+            (false, None) => self.out.push_str(", "),
+            (_, Some(_)) => {
+                self.out.push_str(if first { "" } else { "," });
+                self.new_line(depth);
+            }
+        }
+    }
+
+    fn close(&mut self, bracket: char, empty: bool, depth: usize) {
+        if !empty && self.indent.is_some() {
+            self.new_line(depth);
+        }
+        self.out.push(bracket);
+    }
+
+    fn new_line(&mut self, depth: usize) {
+        self.out.push('\n');
+        let spaces = self.indent.unwrap_or(0) * depth;
+        self.out.extend(std::iter::repeat_n(' ', spaces));
     }
 }
