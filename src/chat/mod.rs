@@ -9,6 +9,9 @@
 mod error;
 mod functions;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::ChatError;
 
 use minijinja::syntax::SyntaxConfig;

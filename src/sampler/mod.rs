@@ -207,12 +207,13 @@ fn keep_top_p(candidates: &mut Vec<(f32, u32)>, p: f32, max: f32) {
             rest.select_nth_unstable_by(count - 1, best_first);
         }
         rest[..count].sort_unstable_by(best_first);
-        for index in 0..count {
-            reached += weight(rest[index].0);
-            if reached >= wanted {
-                candidates.truncate(sorted + index + 1);
-                return;
-            }
+        let reaching = rest[..count].iter().position(|candidate| {
+            reached += weight(candidate.0);
+            reached >= wanted
+        });
+        if let Some(index) = reaching {
+            candidates.truncate(sorted + index + 1);
+            return;
         }
         sorted += count;
         chunk *= 4;

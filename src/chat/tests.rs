@@ -1,0 +1,178 @@
+//! Tests of rendering, of what transformers adds, and of hostile templates.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+fn message(role: &str, content: &str) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: content.to_owned() }
+}
+
+fn render(source: &str) -> Result<String, ChatError> {
+    ChatTemplate::new(source, "<s>", "</s>")?.render(&[message("user", "Hi <b>")], true)
+}
+
+#[test]
+fn chatml_is_rendered() {
+    let t = ChatTemplate::new(CHATML, "", "").unwrap();
+    let messages = [message("system", "Be terse."), message("user", "Hi")];
+    let wanted = "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n";
+    assert_eq!(t.render(&messages, false).unwrap(), wanted);
+    let open = t.render(&messages, true).unwrap();
+    assert_eq!(open, format!("{wanted}<|im_start|>assistant\n"));
+    assert!(!t.template_adds_bos(&open));
+}
+
+#[test]
+fn bos_is_seen_where_the_template_writes_it() {
+    let t = ChatTemplate::new("{{ bos_token }}{{ messages[0].content }}", "<s>", "").unwrap();
+    assert!(t.template_adds_bos(&t.render(&[message("user", "x")], true).unwrap()));
+    assert!(!t.template_adds_bos("x<s>"));
+}
+
+#[test]
+fn white_space_is_cut_as_transformers_does() {
+    let source = "{% for m in messages %}\n    {% if true %}\n{{ m['content'] }}\n  {% endif %}\n\
+                  {% endfor %}\nend\n";
+    assert_eq!(render(source).unwrap(), "Hi <b>\nend");
+}
+
+#[test]
+fn python_methods_loop_controls_and_tests_are_there() {
+    let source = "{% for m in messages * 3 %}{% if loop.index > 2 %}{% break %}{% endif %}\
+                  {{ m.content.strip().upper().split(' ')[0] }}{{ m.get('x', '-') }}{% endfor %}\
+                  {{ tools is none }}{{ 'a' in 'abc' }}{% set ns = namespace(x=1) %}\
+                  {% set ns.x = ns.x + 1 %}{{ ns.x }}";
+    assert_eq!(render(source).unwrap().to_lowercase(), "hi-hi-truetrue2");
+}
+
+#[test]
+fn json_is_pythons() {
+    let source = "{{ {'a': [1, \"<é'>\"], 'b': none} | tojson }}";
+    assert_eq!(render(source).unwrap(), "{\"a\": [1, \"<é'>\"], \"b\": null}");
+    assert_eq!(render("{{ {'a': 1} | tojson(indent=2) }}").unwrap(), "{\n  \"a\": 1\n}");
+}
+
+#[test]
+fn time_is_formatted() {
+    let year: u32 = render("{{ strftime_now('%Y') }}").unwrap().parse().unwrap();
+    assert!(year >= 2025, "{year}");
+    assert!(matches!(render("{{ strftime_now('%!') }}"), Err(ChatError::Failed { .. })));
+}
+
+#[test]
+fn generation_tags_show_their_text() {
+    let source = "{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration -%} z";
+    assert_eq!(render(source).unwrap(), "xyz");
+}
+
+#[test]
+fn a_refusal_carries_the_templates_own_words() {
+    for source in [
+        "{{ raise_exception('roles must alternate') }}",
+        "{% macro m() %}{{ raise_exception('roles must alternate') }}{% endmacro %}{{ m() }}",
+    ] {
+        let error = render(source).unwrap_err();
+        assert_eq!(error, ChatError::Refused { message: "roles must alternate".to_owned() });
+    }
+}
+
+#[test]
+fn faults_name_the_line() {
+    let syntax = render("a\n{% if %}").unwrap_err();
+    assert!(matches!(syntax, ChatError::Syntax { line: 2, .. }), "{syntax}");
+    let failed = render("a\n\n{{ nope() }}").unwrap_err();
+    assert!(matches!(failed, ChatError::Failed { line: 3, .. }), "{failed}");
+    assert!(matches!(render("{{ messages[7].content.x }}"), Err(ChatError::Failed { .. })));
+    let large = render(&" ".repeat(SOURCE_BYTES_MAX + 1)).unwrap_err();
+    assert!(matches!(large, ChatError::TooLarge { .. }), "{large}");
+}
+
+/// Renders within a time that no limited template needs.
+fn render_soon(source: &str) -> Result<String, ChatError> {
+    let start = Instant::now();
+    let result = render(source);
+    let head: String = source.chars().take(60).collect();
+    assert!(start.elapsed() < Duration::from_secs(10), "{head}: {:?}", start.elapsed());
+    result
+}
+
+fn nested(open: &str, inner: &str, close: &str) -> String {
+    format!("{}{inner}{}", open.repeat(50_000), close.repeat(50_000))
+}
+
+#[test]
+fn templates_without_end_and_huge_results_are_errors() {
+    for source in [
+        "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+        "{{ 'x' * 100000000000 }}",
+        "{% set ns = namespace(x='xx') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}\
+         {% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
+         {% endfor %}{{ ns.x | tojson }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
+         {% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ ns.x }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for x in [1] recursive %}{{ loop([x]) }}{% endfor %}",
+        "{% include 'chat' %}",
+        "{% extends 'chat' %}",
+        "{{ range(1000000000) | list | tojson }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ 'aaaa'.replace('a', 'b' * 10000000).replace('b', 'c' * 10000000) }}",
+        "{{ [1] | tojson(indent=100000000000) }}",
+        "{{ [1] | tojson(indent=1000000000) }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ ns.x | tojson }}",
+    ] {
+        assert!(render_soon(source).is_err(), "{source}");
+    }
+}
+
+#[test]
+fn deeply_nested_templates_overflow_no_stack() {
+    for source in [
+        format!("{{{{ {} }}}}", nested("[", "", "]")),
+        nested("{% if 1 %}", "", "{%endif%}"),
+        nested("{% for a in [1] %}", "", ""),
+    ] {
+        assert!(render_soon(&source).is_err(), "{}", &source[..60]);
+    }
+    // These may compile, or be refused; all that matters is that they end.
+    for source in [
+        format!("{{{{ {} }}}}", nested("(", "1", ")")),
+        format!("{{{{ {}1 }}}}", "-".repeat(200_000)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(200_000)),
+        format!("{{{{ {}true }}}}", "not ".repeat(200_000)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(50_000)),
+        format!("{{{{ a{} }}}}", ".a".repeat(200_000)),
+    ] {
+        let _ = render_soon(&source);
+    }
+}
+
+#[test]
+fn deeply_nested_values_overflow_no_stack() {
+    // Each turn of the loop nests the value once more; then it is shown, compared, or freed.
+    for (value, end) in [
+        ("[ns.x]", "{{ ns.x }}"),
+        ("[ns.x]", "{{ ns.x | tojson }}"),
+        ("[ns.x]", "{{ ns.x == [ns.x] }}"),
+        ("[ns.x]", ""),
+        ("{'a': ns.x}", "{{ ns.x | tojson }}"),
+        ("{'a': ns.x}", "{{ ns.x }}"),
+        ("[ns.x] + [ns.x]", ""),
+    ] {
+        for turns in [1000, 300_000] {
+            let source = format!(
+                "{{% set ns = namespace(x=[]) %}}{{% for a in range({turns} // 1000) %}}\
+                 {{% for b in range(1000) %}}{{% set ns.x = {value} %}}{{% endfor %}}\
+                 {{% endfor %}}{end}"
+            );
+            let _ = render_soon(&source);
+        }
+    }
+}
