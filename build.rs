@@ -6,8 +6,8 @@
 //! without any such line there is one module, named like the file.
 //!
 //! The interface rules (one descriptor set of storage buffers numbered without gaps, 32-bit
-//! specialization constants, one push constant block) are checked here, so that a shader that breaks
-//! them fails the build. `tests/vulkan_shader_build.rs` compiles this file as a module.
+//! specialization constants, one push constant block) are checked here, so that a shader that
+//! breaks them fails the build. `tests/vulkan_shader_build.rs` compiles this file as a module.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

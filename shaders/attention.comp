@@ -1,9 +1,11 @@
-// attention: causal attention of the tokens of a tile over their session's KV pages, by online softmax.
+// attention: causal attention of the tokens of a tile over their session's KV pages, by online
+// softmax.
 //
-// A workgroup takes ROWS rows: TILE_TOKENS neighbouring tokens of one session times HEADS of the query
-// heads that share a kv head, so that each key and value loaded serves ROWS rows. Lanes own positions
-// while scores are made, and dimensions while values are added up. Keys are taken LANES at a time from a
-// multiple of LANES on: the order of summation of a row depends on its position alone.
+// A workgroup takes ROWS rows: TILE_TOKENS neighbouring tokens of one session times HEADS of the
+// query heads that share a kv head, so that each key and value loaded serves ROWS rows. Lanes own
+// positions while scores are made, and dimensions while values are added up. Keys are taken LANES
+// at a time from a multiple of LANES on: the order of summation of a row depends on its position
+// alone.
 //
 // Dispatch   (tiles, kv_heads * head_parts, 1); local size (LANES, 1, 1)
 // Binding 0  q       readonly  f32 [tokens, heads * HEAD_DIM]
@@ -121,8 +123,8 @@ void main() {
     const uint head_first = gl_WorkGroupID.y % head_parts * HEADS;
     const uint table = steps[tile.x].z * table_stride;
 
-    // Row j: token j / HEADS of the tile, head j % HEADS. Rows past the end repeat the last one and are
-    // not stored.
+    // Row j: token j / HEADS of the tile, head j % HEADS. Rows past the end repeat the last one and
+    // are not stored.
     uint position[TILE_TOKENS];
     [[unroll]] for (uint t = 0; t < TILE_TOKENS; t++) {
         position[t] = steps[tile.x + min(t, tile.y - 1)].y;
@@ -172,8 +174,10 @@ void main() {
                     if (at >= Q_QUADS) {
                         break;
                     }
-                    vec4 v = lanes_get(j * Q_LOADS + at / SPREAD, at % SPREAD, queries[j][at / SPREAD]);
-                    score[j] += (v.x * key[i].x + v.y * key[i].y) + (v.z * key[i].z + v.w * key[i].w);
+                    const uint load = at / SPREAD;
+                    vec4 v = lanes_get(j * Q_LOADS + load, at % SPREAD, queries[j][load]);
+                    score[j] += (v.x * key[i].x + v.y * key[i].y)
+                        + (v.z * key[i].z + v.w * key[i].w);
                 }
             }
         }
@@ -210,8 +214,8 @@ void main() {
                 const uint value_at = min(block + first + i, last);
                 const uint value_page = tables[table + value_at / PAGE_TOKENS];
                 float value[V_DIMS];
-                load_value(
-                    v_word(value_page, kv_heads, kv_head, value_at % PAGE_TOKENS, 0) + lane * V_WORDS, owns, value);
+                const uint row = v_word(value_page, kv_heads, kv_head, value_at % PAGE_TOKENS, 0);
+                load_value(row + lane * V_WORDS, owns, value);
                 [[unroll]] for (uint j = 0; j < ROWS; j++) {
                     float w = lanes_get(ROWS * Q_LOADS + j, first + i, weight[j]).x;
                     [[unroll]] for (uint d = 0; d < V_DIMS; d++) {

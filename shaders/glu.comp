@@ -1,5 +1,5 @@
-// glu: y[t, i] = act(x[t, i]) * x[t, dim + i], the feed-forward's gate where gate and up are separate
-// products (the fused form is an epilogue of matmul).
+// glu: y[t, i] = act(x[t, i]) * x[t, dim + i], the feed-forward's gate where gate and up are
+// separate products (the fused form is an epilogue of matmul).
 //
 // Dispatch   (tokens, parts, 1); local size (LANES, 1, 1): the parts of a token share its rows
 // Binding 0  x  readonly  f32 [tokens, 2 * dim]

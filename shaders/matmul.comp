@@ -1,19 +1,19 @@
 // matmul: y[t, m] = epilogue(scale[t] * sum_k W[m, k] * x[t, k] * g[k]) for packed weights W.
 //
-// One lane owns R rows of W (one of each of R groups of LANES rows) and TOKENS columns; activations are
-// loaded once by the lanes together and handed round. No lane ever adds up another lane's products, so a
-// row's result has one order of summation whatever the number of tokens.
+// One lane owns R rows of W (one of each of R groups of LANES rows) and TOKENS columns; activations
+// are loaded once by the lanes together and handed round. No lane ever adds up another lane's
+// products, so a row's result has one order of summation whatever the number of tokens.
 //
-// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1): SPLIT rows of lanes share the
-//            units of K and add up at the end
+// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1): SPLIT rows of lanes share
+//            the units of K and add up at the end
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
 // Binding 1  words     readonly  32-bit plane of W
 // Binding 2  x         readonly  f32 [tokens, x_stride]
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  gain      readonly  f32 [K], with NORM
 // Binding 5  bias      readonly  f32 [rows], with BIAS
-// Needs      shared memory SPLIT * R * TOKENS * LANES * 4 bytes where SPLIT > 1; subgroup broadcast and
-//            shuffle in the variants with SUBGROUPS=1
+// Needs      shared memory SPLIT * R * TOKENS * LANES * 4 bytes where SPLIT > 1; subgroup broadcast
+//            and shuffle in the variants with SUBGROUPS=1
 // Numerics   f32; within 1e-5 of the twin relative to sum |w x|
 //
 // Variant matmul_f32: FORMAT=F32 SUBGROUPS=1
@@ -110,16 +110,18 @@ void main() {
         }
     }
 
-    // Every row of lanes runs the same number of rounds, because the variants without subgroups have
-    // barriers inside; one without a unit left adds zeros.
+    // Every row of lanes runs the same number of rounds, because the variants without subgroups
+    // have barriers inside; one without a unit left adds zeros.
     for (uint first = 0; first < units; first += SPLIT) {
         const uint unit = first + (SPLIT > 1 ? gl_LocalInvocationID.y : 0);
         const bool live = SPLIT == 1 || unit < units;
         const uint unit_safe = SPLIT == 1 ? unit : min(unit, units - 1);
+        const uint quad_step = unit_safe * QUADS * LANES;
+        const uint word_step = unit_safe * WORDS * LANES;
 #if QUANTISED
         UnitHead head[R];
         [[unroll]] for (uint r = 0; r < R; r++) {
-            head[r] = load_unit(quad_at[r] + unit_safe * QUADS * LANES, word_at[r] + unit_safe * WORDS * LANES);
+            head[r] = load_unit(quad_at[r] + quad_step, word_at[r] + word_step);
         }
 #endif
         for (uint sub = 0; sub < BLOCKS_PER_UNIT; sub++) {
@@ -137,7 +139,8 @@ void main() {
                     vec4 v = inside ? x[x_at[t] + block_index * 8 + i * SPREAD] : vec4(0.0);
                     if (NORM == 1) {
                         squares[t] += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-                        v *= inside ? gain[block_index * 8 + i * SPREAD + lane % SPREAD] : vec4(0.0);
+                        const uint at = block_index * 8 + i * SPREAD + lane % SPREAD;
+                        v *= inside ? gain[at] : vec4(0.0);
                     }
                     xs[t][i] = v * PRESCALE;
                     lanes_put(t * LOADS + i, xs[t][i]);
@@ -153,8 +156,8 @@ void main() {
                 }
                 x_sum[t][0] = lanes_sum(all, SPREAD);
 #else
-                // Load i of lane l is number i * SPREAD + l of the block's 8: the first four are the
-                // first half.
+                // Load i of lane l is number i * SPREAD + l of the block's 8: the first four are
+                // the first half.
                 float low = 0.0;
                 float high = 0.0;
                 [[unroll]] for (uint i = 0; i < LOADS; i++) {
@@ -171,7 +174,7 @@ void main() {
 
             Block w[R];
             [[unroll]] for (uint r = 0; r < R; r++) {
-                w[r] = load_block(quad_at[r] + unit_safe * QUADS * LANES, word_at[r] + unit_safe * WORDS * LANES, sub);
+                w[r] = load_block(quad_at[r] + quad_step, word_at[r] + word_step, sub);
             }
 #if QUANTISED
             [[unroll]] for (int part = 0; part < SCALES; part++) {
@@ -179,7 +182,8 @@ void main() {
                 [[unroll]] for (int i = 0; i < 8 / SCALES; i++) {
                     const int at = part * (8 / SCALES) + i;
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                        vec4 v = lanes_get(t * LOADS + at / SPREAD, at % SPREAD, xs[t][at / SPREAD]);
+                        const uint load = at / SPREAD;
+                        vec4 v = lanes_get(t * LOADS + load, at % SPREAD, xs[t][load]);
                         [[unroll]] for (uint r = 0; r < R; r++) {
                             vec4 u = expand(w[r].u[at]);
                             float p = (u.x * v.x + u.y * v.y) + (u.z * v.z + u.w * v.w);
@@ -188,7 +192,7 @@ void main() {
                     }
                 }
                 [[unroll]] for (uint r = 0; r < R; r++) {
-                    vec2 scale = block_scale(head[r], word_at[r] + unit_safe * WORDS * LANES, sub, part);
+                    vec2 scale = block_scale(head[r], word_at[r] + word_step, sub, part);
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                         sums[r][t] += scale.x * products[r][t] + scale.y * x_sum[t][part];
                     }

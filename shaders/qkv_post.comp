@@ -1,5 +1,5 @@
-// qkv_post: per head, RMS-normalise q and k (optional), rotate them (RoPE), and store k and v in the
-// session's KV pages.
+// qkv_post: per head, RMS-normalise q and k (optional), rotate them (RoPE), and store k and v in
+// the session's KV pages.
 //
 // Dispatch   (tokens, heads + 2 * kv_heads, 1); local size (LANES, 1, 1)
 // Binding 0  qkv     readonly  f32 [tokens, qkv_stride]: heads, then kv_heads of k, then of v
@@ -25,7 +25,7 @@ layout(constant_id = 2) const uint LOCAL_Z = 1;
 layout(constant_id = 3) const uint HEAD_DIM = 64;
 layout(constant_id = 4) const uint KV_HALF = 1;  // 1: pages hold f16, 0: f32
 layout(constant_id = 5) const uint QK_NORM = 0;
-layout(constant_id = 6) const uint NEOX = 0;     // 1: pairs (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
+layout(constant_id = 6) const uint NEOX = 0; // 1: (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
 
 layout(push_constant) uniform Params {
     uint heads;
@@ -105,7 +105,8 @@ void main() {
             value = vec2(qkv[at + dim], qkv[at + dim + 1]);
         } else {
             value = vec2(
-                rotated(at, dim, factor, is_q, position), rotated(at, dim + 1, factor, is_q, position));
+                rotated(at, dim, factor, is_q, position),
+                rotated(at, dim + 1, factor, is_q, position));
         }
         if (is_q) {
             q[(token * heads + head) * (HEAD_DIM / 2) + pair] = value;

@@ -1,5 +1,5 @@
-//! The Vulkan executor against llama.cpp's outputs, on whatever driver the environment names, under the
-//! validation layer.
+//! The Vulkan executor against llama.cpp's outputs, on whatever driver the environment names, under
+//! the validation layer.
 
 mod common;
 

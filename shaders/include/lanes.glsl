@@ -1,8 +1,8 @@
-// Lanes: handing values between the LANES invocations of a workgroup's row, by subgroup operations or,
-// in the variants without them (SUBGROUPS=0), through shared memory.
+// Lanes: handing values between the LANES invocations of a workgroup's row, by subgroup operations
+// or, in the variants without them (SUBGROUPS=0), through shared memory.
 //
-// The including shader defines LANES, ROWS_Y (invocations in y: each row of lanes works by itself) and
-// LANE_SLOTS (how many values a lane can publish at once).
+// The including shader defines LANES, ROWS_Y (invocations in y: each row of lanes works by itself)
+// and LANE_SLOTS (how many values a lane can publish at once).
 
 #if SUBGROUPS
 #extension GL_KHR_shader_subgroup_basic : require
@@ -13,8 +13,8 @@ shared vec4 lane_values[ROWS_Y * LANE_SLOTS * LANES];
 shared float lane_sums[ROWS_Y * LANES];
 #endif
 
-// Sum of `value` over the lanes whose numbers differ in the bits below `width` (a power of two), in the
-// fixed order of a butterfly: the same for every lane.
+// Sum of `value` over the lanes whose numbers differ in the bits below `width` (a power of two), in
+// the fixed order of a butterfly: the same for every lane.
 float lanes_sum(float value, uint width) {
 #if SUBGROUPS
     for (uint mask = 1; mask < width; mask <<= 1) {
@@ -61,9 +61,8 @@ float lanes_max(float value) {
 #define lanes_get(slot, lane, value) subgroupBroadcast(value, lane)
 #else
 #define lanes_begin() barrier() // the values published before have been read
-#define lanes_put(slot, value) \
-    lane_values[(gl_LocalInvocationID.y * LANE_SLOTS + (slot)) * LANES + gl_LocalInvocationID.x] = value
+#define lane_place(slot, lane) ((gl_LocalInvocationID.y * LANE_SLOTS + (slot)) * LANES + (lane))
+#define lanes_put(slot, value) lane_values[lane_place(slot, gl_LocalInvocationID.x)] = value
 #define lanes_ready() barrier() // the values are there
-#define lanes_get(slot, lane, value) \
-    lane_values[(gl_LocalInvocationID.y * LANE_SLOTS + (slot)) * LANES + (lane)]
+#define lanes_get(slot, lane, value) lane_values[lane_place(slot, lane)]
 #endif

@@ -1,8 +1,11 @@
-// KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all V.
+// KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all
+// V.
 //
-//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side, for lanes
+//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side,
+//     for lanes
 //        that each own a position
-//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side, for
+//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side,
+//     for
 //        lanes that each own dimensions
 //
 // A quad is 128 bits: 8 f16 or 4 f32. The including shader defines HEAD_DIM and KV_HALF.

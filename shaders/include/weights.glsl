@@ -1,8 +1,8 @@
 // Weight formats: how the planes of a packed matrix become 32 weights of one row.
 //
-// A matrix of M rows and K columns is packed in groups of LANES rows (src/tensor/layout.rs). Rows are
-// cut into units of UNIT weights; a unit takes QUADS words of 128 bits and WORDS words of 32 bits,
-// interleaved by lane, so that the lanes of a workgroup load neighbouring addresses:
+// A matrix of M rows and K columns is packed in groups of LANES rows (src/tensor/layout.rs). Rows
+// are cut into units of UNIT weights; a unit takes QUADS words of 128 bits and WORDS words of 32
+// bits, interleaved by lane, so that the lanes of a workgroup load neighbouring addresses:
 //
 //     quads[((group * units + unit) * QUADS + i) * LANES + lane]
 //     words[((group * units + unit) * WORDS + i) * LANES + lane]

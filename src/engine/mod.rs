@@ -51,7 +51,8 @@ pub enum EngineCommand {
         /// Answer.
         reply: oneshot::Sender<Result<(), AdmitError>>,
     },
-    /// Generates. Events go to `events`, ending with `Done` or `Refused`; a closed receiver cancels.
+    /// Generates. Events go to `events`, ending with `Done` or `Refused`; a closed receiver
+    /// cancels.
     Generate {
         /// The request.
         request: Box<GenerateRequest>,

@@ -1,4 +1,5 @@
-//! From a model file to a runner with tokenizer and chat template: what daemon and command line share.
+//! From a model file to a runner with tokenizer and chat template: what daemon and command line
+//! share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::kv_cache::{KvCache, KvConfig};
 use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
 use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
 
-/// Context of a session where the configuration names none: enough for a conversation, and far less memory
-/// than what many models were trained for.
+/// Context of a session where the configuration names none: enough for a conversation, and far less
+/// memory than what many models were trained for.
 const CONTEXT_TOKENS_DEFAULT: usize = 4096;
 
 /// The pool holds this many full contexts where the configuration does not say.

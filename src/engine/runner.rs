@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId};
+use crate::gpu::{BufferSlice, CommandTiming, DeviceError, Executor, PreparedId};
 use crate::kv_cache::KvCache;
 use crate::model::{BatchShape, Model};
 use crate::scheduler::Batch;
 
-/// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd tail of
-/// a prompt does not.
+/// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
+/// tail of a prompt does not.
 const PREPARED_MAX: usize = 48;
 
-/// A step takes well under a second by the scheduler's choice; a driver that builds shaders in its first
-/// one may take many.
+/// A step takes well under a second by the scheduler's choice; a driver that builds shaders in its
+/// first one may take many.
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A loaded model, ready to run batches.
@@ -95,13 +95,23 @@ impl Runner {
         Ok(())
     }
 
+    /// GPU time of each command of the last batch; empty where its executor does not profile.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn last_timings(&mut self) -> Result<Vec<CommandTiming>, DeviceError> {
+        let last = self.prepared.last().map(|(_, prepared)| *prepared);
+        last.map_or_else(|| Ok(Vec::new()), |prepared| self.executor.timings(prepared))
+    }
+
     /// Logits of row `row` of the last batch: f32 `[vocab]`.
     pub fn logits(&mut self, row: usize) -> &mut [f32] {
         let vocab = self.model.vocab();
         &mut self.logits[row * vocab..][..vocab]
     }
 
-    /// Compiles what a decode step of one session needs, so that the first request does not wait for it.
+    /// Compiles what a decode step of one session needs, so that the first request does not wait
+    /// for it.
     ///
     /// # Errors
     /// [`DeviceError`] from the driver's compiler.

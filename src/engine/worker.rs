@@ -300,7 +300,8 @@ impl Worker {
         }
     }
 
-    /// Keeps what the cache holds of the prompt; at least one token is computed if anything is wanted of it.
+    /// Keeps what the cache holds of the prompt; at least one token is computed if anything is
+    /// wanted of it.
     fn reuse_prefix(&mut self, generation: &mut Generation) {
         let session = self.sessions.get_mut(generation.session);
         let prompt = &generation.request.tokens;
@@ -315,7 +316,8 @@ impl Worker {
         self.totals.cached_tokens += keep as u64;
     }
 
-    /// One step: a token for each request that decodes, and a slice of prompt for those that do not yet.
+    /// One step: a token for each request that decodes, and a slice of prompt for those that do not
+    /// yet.
     fn step(&mut self) -> Result<(), DeviceError> {
         let (batch, entries, prefilled) = self.form_batch();
         if batch.spans.is_empty() {
@@ -445,7 +447,8 @@ impl Worker {
         generation.finish(reason, error);
     }
 
-    /// Marks a session idle, with pages for its first `keep` tokens only; one made for a single request goes.
+    /// Marks a session idle, with pages for its first `keep` tokens only; one made for a single
+    /// request goes.
     fn settle(&mut self, id: SessionId, keep: Option<usize>) {
         let session = self.sessions.get_mut(id);
         session.busy = false;

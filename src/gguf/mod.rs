@@ -1,10 +1,10 @@
 //! Reads GGUF model files, versions 2 and 3: metadata, the list of tensors, tensor data by range.
 //!
 //! Owns the container: what is well formed and where each tensor's bytes are. It must not know what
-//! a key or tensor means; `model` and `tokenizer` do. Files are foreign input: every count and length
-//! is held against the bytes that are really there before anything is allocated, and each refusal
-//! names the file, the key or tensor, what was wanted and what was found. Data are read by position,
-//! never mapped, so a file that shrinks under the daemon gives an error and not a signal.
+//! a key or tensor means; `model` and `tokenizer` do. Files are foreign input: every count and
+//! length is held against the bytes that are really there before anything is allocated, and each
+//! refusal names the file, the key or tensor, what was wanted and what was found. Data are read by
+//! position, never mapped, so a file that shrinks under the daemon gives an error and not a signal.
 
 mod build;
 mod cursor;

@@ -63,10 +63,10 @@ pub trait Executor: Send {
     /// Destroys a buffer once no submission uses it, with every prepared recording that names it.
     fn destroy_buffer(&mut self, buffer: BufferHandle);
 
-    /// Has `fill` write `bytes` bytes at `offset` of `buffer`: straight into mapped memory where the
-    /// host can see the buffer, else into a staging piece that is then copied. The write is complete
-    /// before any later submission starts. The piece handed to `fill` has exactly `bytes` bytes and
-    /// holds unspecified contents: write all of it.
+    /// Has `fill` write `bytes` bytes at `offset` of `buffer`: straight into mapped memory where
+    /// the host can see the buffer, else into a staging piece that is then copied. The write is
+    /// complete before any later submission starts. The piece handed to `fill` has exactly `bytes`
+    /// bytes and holds unspecified contents: write all of it.
     fn write(
         &mut self,
         buffer: BufferHandle,

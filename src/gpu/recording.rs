@@ -30,8 +30,8 @@ pub struct BufferDesc {
     pub usage: BufferUsage,
 }
 
-/// A range of a buffer. `offset` must be a multiple of `Capabilities::storage_align` where the slice
-/// is bound, and of 4 where it is copied or filled.
+/// A range of a buffer. `offset` must be a multiple of `Capabilities::storage_align` where the
+/// slice is bound, and of 4 where it is copied or filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferSlice {
     /// The buffer.
@@ -121,7 +121,8 @@ impl Recording {
     /// Appends a dispatch.
     ///
     /// # Panics
-    /// If its bindings, constants or parameters do not fit the kernel's interface: a bug of the caller.
+    /// If its bindings, constants or parameters do not fit the kernel's interface: a bug of the
+    /// caller.
     pub fn dispatch(&mut self, dispatch: Dispatch) {
         let kernel = dispatch.kernel;
         assert_eq!(dispatch.bindings.len(), kernel.bindings.len(), "bindings of {}", kernel.name);

@@ -34,7 +34,8 @@ pub struct Shape {
 impl Shape {
     /// As many query heads and tokens as keep about 64 sums in a lane's registers.
     ///
-    /// `group`: query heads of a kv head. `one_token_each`: every session in the batch has one token.
+    /// `group`: query heads of a kv head. `one_token_each`: every session in the batch has one
+    /// token.
     #[must_use]
     pub fn choose(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
         let rows_max = (64 * caps.lanes / head_dim).clamp(1, 8);

@@ -21,7 +21,8 @@ const PARTS: u32 = 4;
 
 /// Appends y\[t, i\] = act(x\[t, i\]) * x\[t, dim + i\] for `tokens` rows.
 ///
-/// `x`: f32 `[tokens, 2 * dim]`. `y`: f32 `[tokens, dim]`. `gelu`: GELU's tanh form rather than SiLU.
+/// `x`: f32 `[tokens, 2 * dim]`. `y`: f32 `[tokens, dim]`. `gelu`: GELU's tanh form rather than
+/// SiLU.
 pub fn record(
     recording: &mut Recording,
     caps: &Capabilities,

@@ -46,7 +46,8 @@ impl Epilogue {
     }
 }
 
-/// How the work is cut: a lane takes `rows` rows and `tokens` columns; `split` rows of lanes share K.
+/// How the work is cut: a lane takes `rows` rows and `tokens` columns; `split` rows of lanes share
+/// K.
 ///
 /// `split` must not depend on the number of tokens, so that a token's result does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +63,8 @@ pub struct Shape {
 impl Shape {
     /// The shape for a matrix and a number of tokens.
     ///
-    /// Software drivers: few fat workgroups of one subgroup (measured on lavapipe 26.1: 4 x 4). GPUs:
-    /// enough workgroups to fill the device even for one token, by sharing K.
+    /// Software drivers: few fat workgroups of one subgroup (measured on lavapipe 26.1: 4 x 4).
+    /// GPUs: enough workgroups to fill the device even for one token, by sharing K.
     #[must_use]
     pub fn choose(caps: &Capabilities, layout: &Layout, tokens: u32) -> Self {
         let column = match tokens {
@@ -75,7 +76,8 @@ impl Shape {
             return Self { rows: 4, tokens: column, split: 1 };
         }
         let rows = 2;
-        // About 1024 rows of lanes keep a large GPU busy; shared memory and invocations bound the rest.
+        // About 1024 rows of lanes keep a large GPU busy; shared memory and invocations bound the
+        // rest.
         let wanted = 1024_u64.div_ceil(layout.groups().div_ceil(u64::from(rows)));
         let units = layout.units();
         let invocations = u64::from(caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
@@ -146,8 +148,8 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
     record_shaped(recording, caps, matmul, shape);
 }
 
-/// Appends the product: one dispatch for each slice of the weights that can be bound, and for each part
-/// of its rows that a grid can count.
+/// Appends the product: one dispatch for each slice of the weights that can be bound, and for each
+/// part of its rows that a grid can count.
 pub fn record_shaped(
     recording: &mut Recording,
     caps: &Capabilities,

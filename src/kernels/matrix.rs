@@ -30,8 +30,8 @@ pub struct RowSlice {
 }
 
 impl PackedMatrix {
-    /// Cuts the matrix into as few pieces as `storage_range_max` and `storage_align` allow, each of a
-    /// multiple of `group_multiple` groups but the last.
+    /// Cuts the matrix into as few pieces as `storage_range_max` and `storage_align` allow, each of
+    /// a multiple of `group_multiple` groups but the last.
     ///
     /// # Panics
     /// If not even `group_multiple` groups can be bound, which `Weights` refuses at load.

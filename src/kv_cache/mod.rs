@@ -1,9 +1,9 @@
 //! The KV cache: a pool of pages on the device, leased to sessions.
 //!
-//! A page holds [`PageLayout::TOKENS`] positions of every layer and has one owner, the [`KvLease`] that
-//! holds it; leases can be moved, not copied. A page given back is zeroed on the device before it can be
-//! leased again, so no session ever reads what another left. Attention reads through the lease's own row
-//! of the block tables.
+//! A page holds [`PageLayout::TOKENS`] positions of every layer and has one owner, the [`KvLease`]
+//! that holds it; leases can be moved, not copied. A page given back is zeroed on the device before
+//! it can be leased again, so no session ever reads what another left. Attention reads through the
+//! lease's own row of the block tables.
 
 use thiserror::Error;
 

@@ -14,7 +14,10 @@ pub enum ModelLoadError {
     #[error(transparent)]
     File(#[from] GgufError),
     /// An architecture hob does not know.
-    #[error("{path}: architecture {found:?} is not supported; supported: {supported}", path = .path.display())]
+    #[error(
+        "{path}: architecture {found:?} is not supported; supported: {supported}",
+        path = .path.display()
+    )]
     Architecture {
         /// The file.
         path: PathBuf,
@@ -63,8 +66,8 @@ pub enum ModelLoadError {
     },
     /// More than the device can take.
     #[error(
-        "{path}: the model needs {needed} on the device ({weights} of weights, {kv} of KV cache for \
-         {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller model, fewer \
+        "{path}: the model needs {needed} on the device ({weights} of weights, {kv} of KV cache \
+         for {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller model, fewer \
          context_tokens, or another device",
         path = .path.display(),
         needed = Mib(*.needed_bytes), weights = Mib(*.weights_bytes), kv = Mib(*.kv_bytes),

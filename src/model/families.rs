@@ -52,8 +52,9 @@ fn llama(keys: &Keys<'_>, _hyper: &mut HyperParams) -> Result<(), ModelLoadError
     Ok(())
 }
 
-/// Gemma 3: GELU, embeddings times sqrt(width), q and k norms, norms behind attention and feed-forward,
-/// and five layers with a sliding window and a RoPE base of their own before each global one.
+/// Gemma 3: GELU, embeddings times sqrt(width), q and k norms, norms behind attention and
+/// feed-forward, and five layers with a sliding window and a RoPE base of their own before each
+/// global one.
 fn gemma3(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     const LAYERS_OF_27B: usize = 62;
     hyper.neox = true;
@@ -78,7 +79,8 @@ fn gemma3(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError
     Ok(())
 }
 
-/// Qwen 2 and 3: llama with RoPE on (i, i + rope_dim / 2), biases on q, k and v (2) or q and k norms (3).
+/// Qwen 2 and 3: llama with RoPE on (i, i + rope_dim / 2), biases on q, k and v (2) or q and k
+/// norms (3).
 fn qwen(_keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     hyper.neox = true;
     Ok(())

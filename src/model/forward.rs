@@ -10,7 +10,8 @@ use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{embed, gather_rows, glu};
 use crate::kv_cache::KvCache;
 
-/// What a recording depends on; all else is in the contents of [`super::Inputs`] and the block tables.
+/// What a recording depends on; all else is in the contents of [`super::Inputs`] and the block
+/// tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BatchShape {
     /// Tokens of the batch.

@@ -135,7 +135,8 @@ impl<'a> Keys<'a> {
 }
 
 impl HyperParams {
-    /// Reads what all supported architectures share; the family then changes what it does otherwise.
+    /// Reads what all supported architectures share; the family then changes what it does
+    /// otherwise.
     pub(super) fn read(keys: &Keys<'_>) -> Result<Self, ModelLoadError> {
         let embedding = keys.count("embedding_length", WIDTH_MAX)?;
         let layers = keys.count("block_count", LAYERS_MAX)?;

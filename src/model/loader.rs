@@ -368,7 +368,7 @@ impl Loader<'_> {
         let rows = tensor.rows();
         let tokens = match self.file.metadata().get("tokenizer.ggml.tokens") {
             Some(_) => self.file.metadata().str_array("tokenizer.ggml.tokens")?.len() as u64,
-            None => rows, // the tokenizer has been built and its arrays dropped, or the tests need none
+            None => rows, // dropped once the tokenizer was built, or a file without one
         };
         if tokens > rows || rows > VOCAB_MAX {
             let wanted = format!("one row for each of the {tokens} tokens, at most {VOCAB_MAX}");

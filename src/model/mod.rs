@@ -1,7 +1,8 @@
 //! Models: what a GGUF file's weights mean, and the recording that runs them.
 //!
-//! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and keeps
-//! what [`Model::record_forward`] needs. A family (`llama.rs`, `gemma3.rs`, …) says only how it differs.
+//! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and
+//! keeps what [`Model::record_forward`] needs. A family (`llama.rs`, `gemma3.rs`, …) says only how
+//! it differs.
 
 mod error;
 mod families;

@@ -1,9 +1,9 @@
 //! Tables of RoPE's cosines and sines.
 //!
-//! The angle of position p is split as p = 64 a + b: the table holds the cosines and sines of 64 a for
-//! every a of the context, and of b for every b below 64; the shader multiplies them together. A few
-//! hundred rows serve any context, computed in f64, with no trigonometry on the device (whose own may be
-//! off by 2^-11).
+//! The angle of position p is split as p = 64 a + b: the table holds the cosines and sines of 64 a
+//! for every a of the context, and of b for every b below 64; the shader multiplies them together.
+//! A few hundred rows serve any context, computed in f64, with no trigonometry on the device (whose
+//! own may be off by 2^-11).
 
 use super::RopeSpec;
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor};

@@ -1,7 +1,7 @@
 //! The reference executor: every kernel's scalar twin, in f32 Rust.
 //!
-//! It runs the same recordings over the same buffer layouts as a device, one dispatch after the other,
-//! and is what kernels are held against. It knows a kernel by the stem of its shader's name.
+//! It runs the same recordings over the same buffer layouts as a device, one dispatch after the
+//! other, and is what kernels are held against. It knows a kernel by the stem of its shader's name.
 
 mod attention;
 mod embed;

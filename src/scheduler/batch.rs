@@ -43,8 +43,8 @@ impl Batch {
         self.spans.iter().flat_map(of).collect()
     }
 
-    /// u32 `[tiles, 4]`: first token, tokens, 0, 0; no tile has more than `tile_tokens` tokens or the
-    /// tokens of two sessions.
+    /// u32 `[tiles, 4]`: first token, tokens, 0, 0; no tile has more than `tile_tokens` tokens or
+    /// the tokens of two sessions.
     #[must_use]
     pub fn tiles(&self, tile_tokens: u32) -> Vec<[u32; 4]> {
         let mut tiles = Vec::new();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A step with prompt tokens should take about this long: cancelling, and the next token of everybody
-/// else, wait for it.
+/// A step with prompt tokens should take about this long: cancelling, and the next token of
+/// everybody else, wait for it.
 const TARGET: Duration = Duration::from_millis(250);
 
 /// Smallest slice, and the first one on an unknown device.
@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn the_slice_settles_where_a_step_takes_the_target() {
-        // 0.2 ms a token: 1024 tokens would take 205 ms; then the device slows down to 4 ms a token.
+        // 0.2 ms a token: 1024 tokens would take 205 ms; then the device slows down to 4 ms a
+        // token.
         let mut slice = PrefillSlice::new(1024);
         for _ in 0..20 {
             slice.learn(slice.tokens(), Duration::from_micros(200) * slice.tokens() as u32);

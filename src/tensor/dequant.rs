@@ -161,7 +161,8 @@ fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
 
 /// Block: ql 128 bytes (low four bits), qh 64 bytes (high two bits), 16 x i8 scales of 16 elements
 /// each, d f16. Each half of the block (128 elements) has 64 bytes of ql and 32 of qh; its quarter
-/// k takes nibble k / 2 of ql bytes 32 * (k % 2).. and bits 2k.. of qh. Value: d * scale * (q - 32).
+/// k takes nibble k / 2 of ql bytes 32 * (k % 2).. and bits 2k.. of qh. Value: d * scale * (q -
+/// 32).
 fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (ql, qh, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = f16_at(block, 208);

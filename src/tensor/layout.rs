@@ -1,16 +1,17 @@
 //! Packed matrices: how the blocks of a file's rows are laid out on the device.
 //!
-//! Rows are packed in groups of `lanes`, so that the lanes of a workgroup, which own a row each, load
-//! neighbouring addresses. A row is cut into units; a unit takes some 128-bit quads and some 32-bit
-//! words, each in a plane of its own, interleaved by lane:
+//! Rows are packed in groups of `lanes`, so that the lanes of a workgroup, which own a row each,
+//! load neighbouring addresses. A row is cut into units; a unit takes some 128-bit quads and some
+//! 32-bit words, each in a plane of its own, interleaved by lane:
 //!
 //! ```text
 //! quads[((group * units + unit) * quads_per_unit + i) * lanes + lane]
 //! words[((group * units + unit) * words_per_unit + i) * lanes + lane]
 //! ```
 //!
-//! Packing is lossless and keeps the byte count (but for the padding of the last group and unit, which
-//! is zero: weights of value 0 whose scale is 0). `shaders/include/weights.glsl` is the other end.
+//! Packing is lossless and keeps the byte count (but for the padding of the last group and unit,
+//! which is zero: weights of value 0 whose scale is 0). `shaders/include/weights.glsl` is the other
+//! end.
 
 use super::DType;
 
@@ -197,8 +198,8 @@ fn words_of(bytes: &[u8]) -> [u32; 4] {
     std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
 }
 
-/// Packs 32 four-bit values, `nibble(i)` of weight i: word w holds weights 8 w ..; its even nibbles are
-/// the first four, its odd ones the last four.
+/// Packs 32 four-bit values, `nibble(i)` of weight i: word w holds weights 8 w ..; its even nibbles
+/// are the first four, its odd ones the last four.
 fn nibbles(nibble: impl Fn(usize) -> u8) -> [u32; 4] {
     std::array::from_fn(|w| {
         (0..4).fold(0, |word, i| {
@@ -262,8 +263,8 @@ fn pack_pair(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
     sink.word(0, scales);
 }
 
-/// A superblock of Q4_K or Q5_K: d, dmin, 12 bytes of 6-bit scales and mins, (32 bytes of fifth bits,)
-/// 128 bytes of nibbles.
+/// A superblock of Q4_K or Q5_K: d, dmin, 12 bytes of 6-bit scales and mins, (32 bytes of fifth
+/// bits,) 128 bytes of nibbles.
 fn pack_k45(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
     let mut head = [le_u32(bytes), 0, 0, 0];
     for sub in 0..8 {
@@ -432,7 +433,8 @@ mod tests {
         DType::Q6_K,
     ];
 
-    /// Bytes without NaN or infinity where a type reads floats: every high byte of a pair stays small.
+    /// Bytes without NaN or infinity where a type reads floats: every high byte of a pair stays
+    /// small.
     fn noise(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         (0..len)

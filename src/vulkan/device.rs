@@ -51,7 +51,8 @@ impl Device {
         if chosen.memory_priority {
             info = info.push_next(&mut priority);
         }
-        // SAFETY: the device belongs to the instance; features and extensions were found to be offered.
+        // SAFETY: the device belongs to the instance; features and extensions were found to be
+        // offered.
         let raw = unsafe { instance.raw.create_device(chosen.raw, &info, None) }
             .map_err(failed("vkCreateDevice"))?;
         // SAFETY: the family was created with one queue.
@@ -67,7 +68,8 @@ impl Device {
         let Ok(name) = CString::new(name) else { return };
         let info =
             vk::DebugUtilsObjectNameInfoEXT::default().object_handle(object).object_name(&name);
-        // SAFETY: the object was made from this device and is alive. A name that cannot be set is no loss.
+        // SAFETY: the object was made from this device and is alive. A name that cannot be set is
+        // no loss.
         let _ = unsafe { names.set_debug_utils_object_name(&info) };
     }
 }

@@ -55,8 +55,8 @@ impl VulkanExecutor {
     /// Opens the device that `config` names, or the best one.
     ///
     /// # Errors
-    /// [`DeviceError`]: no loader, no device, no such device, one that lacks what hob needs, or a failed
-    /// call.
+    /// [`DeviceError`]: no loader, no device, no such device, one that lacks what hob needs, or a
+    /// failed call.
     pub fn new(config: &VulkanConfig) -> Result<Self, DeviceError> {
         let instance = Arc::new(Instance::new(config.validation)?);
         let chosen = physical_device::choose(&instance, config)?;
@@ -304,8 +304,8 @@ impl Executor for VulkanExecutor {
             .command_buffers(&commands)
             .signal_semaphores(&signals)
             .push_next(&mut values);
-        // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and stays alive
-        // until the executor has waited for this value.
+        // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and stays
+        // alive until the executor has waited for this value.
         unsafe { self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null()) }
             .map_err(failed("vkQueueSubmit"))?;
         self.submitted += 1;
@@ -363,8 +363,8 @@ impl VulkanExecutor {
 
 impl Drop for VulkanExecutor {
     fn drop(&mut self) {
-        // SAFETY: waits for all that runs (or the device is lost and runs nothing), then destroys what no
-        // one uses any more; recordings go before the pool they came from.
+        // SAFETY: waits for all that runs (or the device is lost and runs nothing), then destroys
+        // what no one uses any more; recordings go before the pool they came from.
         unsafe {
             let _ = self.device.raw.device_wait_idle();
             self.prepared.clear();

@@ -31,7 +31,8 @@ struct Messenger {
     messages: *const Mutex<Vec<String>>,
 }
 
-// SAFETY: the pointer is an Arc's, whose contents are Sync; it is only given back to the Arc on drop.
+// SAFETY: the pointer is an Arc's, whose contents are Sync; it is only given back to the Arc on
+// drop.
 unsafe impl Send for Instance {}
 // SAFETY: as above; all methods of the Vulkan instance in use are free of external synchronisation.
 unsafe impl Sync for Instance {}
@@ -83,7 +84,8 @@ impl Instance {
             )
             .pfn_user_callback(Some(on_message))
             .user_data(messages.cast_mut().cast());
-        // SAFETY: the instance lives as long as the messenger, and so does what user_data points to.
+        // SAFETY: the instance lives as long as the messenger, and so does what user_data points
+        // to.
         let raw = unsafe { functions.create_debug_utils_messenger(&info, None) }
             .map_err(failed("vkCreateDebugUtilsMessengerEXT"))?;
         Ok(Messenger { functions, raw, messages })
@@ -93,8 +95,8 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Some(messenger) = self.messenger.take() {
-            // SAFETY: created from this instance, destroyed once; the pointer came from Arc::into_raw and
-            // no callback can run any more.
+            // SAFETY: created from this instance, destroyed once; the pointer came from
+            // Arc::into_raw and no callback can run any more.
             unsafe {
                 messenger.functions.destroy_debug_utils_messenger(messenger.raw, None);
                 drop(Arc::from_raw(messenger.messages));
@@ -163,8 +165,8 @@ unsafe extern "system" fn on_message(
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
     user_data: *mut c_void,
 ) -> vk::Bool32 {
-    // SAFETY: the layer hands in valid data; user_data is the Mutex given at creation, alive until the
-    // messenger is destroyed.
+    // SAFETY: the layer hands in valid data; user_data is the Mutex given at creation, alive until
+    // the messenger is destroyed.
     let (text, messages) = unsafe {
         let text = (*data).message_as_c_str().map_or("".into(), CStr::to_string_lossy);
         (text, &*user_data.cast::<Mutex<Vec<String>>>())

@@ -36,8 +36,8 @@ impl Buffer {
         let bytes = usize::try_from(self.bytes).expect("a mapped buffer fits the address space");
         match &mut self.allocation {
             Allocation::Device { mapped, .. } => {
-                // SAFETY: vk-mem maps the whole allocation, at least `bytes` long, until it is freed;
-                // `&mut self` makes this the only reference.
+                // SAFETY: vk-mem maps the whole allocation, at least `bytes` long, until it is
+                // freed; `&mut self` makes this the only reference.
                 mapped.map(|at| unsafe { std::slice::from_raw_parts_mut(at, bytes) })
             }
             Allocation::Host(allocation) => {
@@ -197,7 +197,8 @@ impl Memory {
                 },
             })
             .and_then(|allocation| {
-                // SAFETY: the memory was allocated for this buffer's requirements and is not bound yet.
+                // SAFETY: the memory was allocated for this buffer's requirements and is not bound
+                // yet.
                 unsafe { device.bind_buffer_memory(raw, allocation.memory(), allocation.offset()) }
                     .map(|()| allocation)
                     .map_err(failed("vkBindBufferMemory"))
@@ -223,7 +224,8 @@ impl Memory {
     fn free(&mut self, buffer: Buffer) {
         match buffer.allocation {
             Allocation::Device { mut allocation, .. } => {
-                // SAFETY: made by this allocator, freed once; the caller vouches that it is not in use.
+                // SAFETY: made by this allocator, freed once; the caller vouches that it is not in
+                // use.
                 unsafe { self.device_allocator.destroy_buffer(buffer.raw, &mut allocation) };
             }
             Allocation::Host(allocation) => {
@@ -236,8 +238,8 @@ impl Memory {
         }
     }
 
-    /// Makes host writes visible to the device (`flush`) or the device's to the host, on memory that is
-    /// not coherent; elsewhere this costs nothing.
+    /// Makes host writes visible to the device (`flush`) or the device's to the host, on memory
+    /// that is not coherent; elsewhere this costs nothing.
     pub(super) fn synchronise(
         &self,
         handle: BufferHandle,

@@ -1,8 +1,8 @@
 //! The Vulkan executor: the only code that calls Vulkan, and the only unsafe code of hob.
 //!
 //! It owns the loader, the device, its memory, pipelines and command buffers, and implements
-//! [`crate::gpu::Executor`]. It must not know what a kernel computes or what a model is: all it sees are
-//! recordings. It needs Vulkan 1.2 and no optional feature.
+//! [`crate::gpu::Executor`]. It must not know what a kernel computes or what a model is: all it
+//! sees are recordings. It needs Vulkan 1.2 and no optional feature.
 #![allow(unsafe_code)]
 
 mod device;
@@ -24,7 +24,8 @@ use std::path::PathBuf;
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
 pub struct VulkanConfig {
-    /// Which device: its index in [`list_devices`], a part of its name, or its UUID. `None` takes the best.
+    /// Which device: its index in [`list_devices`], a part of its name, or its UUID. `None` takes
+    /// the best.
     pub device: Option<String>,
     /// Load the Khronos validation layer with synchronization validation.
     pub validation: bool,

@@ -112,7 +112,8 @@ fn candidates(
     let mut found: Vec<(Candidate, Identity)> = Vec::new();
     for raw in devices {
         let (candidate, identity) = describe(instance, raw, disable_subgroup_ops)?;
-        // Two drivers for one card: the first in the loader's order stays, unless only the second works.
+        // Two drivers for one card: the first in the loader's order stays, unless only the second
+        // works.
         match found.iter_mut().find(|(_, known)| known.is_same_gpu(&identity)) {
             Some(known) if known.0.info.unusable.is_some() && candidate.info.unusable.is_none() => {
                 *known = (candidate, identity);
@@ -178,8 +179,8 @@ fn describe(
     if has_pci {
         properties = properties.push_next(&mut pci);
     }
-    // SAFETY: the device belongs to the instance; the chain is made of live structures that the device's
-    // version or extensions know.
+    // SAFETY: the device belongs to the instance; the chain is made of live structures that the
+    // device's version or extensions know.
     unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
     let properties = properties.properties;
     let features = Features::read(instance, raw, is_12, has_size_control);
@@ -298,7 +299,8 @@ struct Subgroups {
     controlled: bool,
 }
 
-/// The subgroup size for the kernels: the preferred one where it can be asked for, else the device's.
+/// The subgroup size for the kernels: the preferred one where it can be asked for, else the
+/// device's.
 fn choose_lanes(
     v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
     control: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
@@ -318,7 +320,8 @@ fn choose_lanes(
     } else {
         v11.subgroup_size
     };
-    // Without control over it the size may differ from pipeline to pipeline where a range is offered.
+    // Without control over it the size may differ from pipeline to pipeline where a range is
+    // offered.
     let fixed = controlled
         || control.min_subgroup_size == control.max_subgroup_size
         || control.max_subgroup_size == 0;
@@ -341,7 +344,8 @@ fn device_type(raw: vk::PhysicalDeviceType) -> DeviceType {
     }
 }
 
-/// The queue family to use, and the valid bits of its timestamps: compute without graphics if possible.
+/// The queue family to use, and the valid bits of its timestamps: compute without graphics if
+/// possible.
 fn compute_queue(instance: &Instance, raw: vk::PhysicalDevice) -> Option<(u32, u32)> {
     // SAFETY: the device belongs to the instance.
     let families = unsafe { instance.raw.get_physical_device_queue_family_properties(raw) };

@@ -1,8 +1,8 @@
 //! The driver's compiled pipelines, kept on disk between runs.
 //!
-//! The file is named by device and driver and begins with the header that Vulkan defines for it, which is
-//! checked before the driver sees it: a file that is cut, corrupt or of another device is ignored and
-//! replaced. A folder that cannot be written costs a warning and nothing else.
+//! The file is named by device and driver and begins with the header that Vulkan defines for it,
+//! which is checked before the driver sees it: a file that is cut, corrupt or of another device is
+//! ignored and replaced. A folder that cannot be written costs a warning and nothing else.
 
 use std::fs;
 use std::io::Write as _;
@@ -111,7 +111,8 @@ fn read(file: &Path, header: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     match fs::read(file) {
-        // The last eight bytes are ours: a checksum, so that the driver never parses a damaged file.
+        // The last eight bytes are ours: a checksum, so that the driver never parses a damaged
+        // file.
         Ok(data) if data.starts_with(header) => {
             let (data, sum) = data.split_at(data.len().saturating_sub(8));
             if sum == checksum(data) {
@@ -120,7 +121,7 @@ fn read(file: &Path, header: &[u8]) -> Option<Vec<u8>> {
             tracing::info!(file = %file.display(), "pipeline cache is damaged; it is rebuilt");
         }
         Ok(_) => {
-            tracing::info!(file = %file.display(), "pipeline cache is of another driver; it is rebuilt");
+            tracing::info!(file = %file.display(), "pipeline cache of another driver; it is rebuilt");
         }
         Err(error) => {
             tracing::warn!(file = %file.display(), %error, "cannot read the pipeline cache");

@@ -139,7 +139,8 @@ impl Pipelines {
 impl Drop for Pipelines {
     fn drop(&mut self) {
         let raw = &self.device.raw;
-        // SAFETY: the executor waits for the device before it drops its parts; each is destroyed once.
+        // SAFETY: the executor waits for the device before it drops its parts; each is destroyed
+        // once.
         unsafe {
             for pipeline in self.pipelines.values() {
                 raw.destroy_pipeline(*pipeline, None);
@@ -182,8 +183,8 @@ fn compile(
             .push_next(&mut size);
     }
     let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layouts.pipeline);
-    // SAFETY: the layout was made from the module's own reflection; the structures outlive the call; a
-    // VkPipelineCache may be used by several threads at once.
+    // SAFETY: the layout was made from the module's own reflection; the structures outlive the
+    // call; a VkPipelineCache may be used by several threads at once.
     let result = unsafe { device.raw.create_compute_pipelines(cache, &[info], None) };
     // SAFETY: a module may go once its pipelines are made.
     unsafe { device.raw.destroy_shader_module(module, None) };

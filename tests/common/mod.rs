@@ -105,8 +105,8 @@ impl Driven {
         self.runner.kv_mut().0.release(lease);
     }
 
-    /// Evaluates `tokens` from `position` on in steps of at most `chunk`, and returns the logits of the
-    /// last `wanted`.
+    /// Evaluates `tokens` from `position` on in steps of at most `chunk`, and returns the logits of
+    /// the last `wanted`.
     pub fn evaluate(
         &mut self,
         lease: &KvLease,
@@ -151,7 +151,8 @@ pub fn argmax(row: &[f32]) -> u32 {
     best.0 as u32
 }
 
-/// Holds a model against one golden prompt, teacher-forced; returns the worst difference of a logprob.
+/// Holds a model against one golden prompt, teacher-forced; returns the worst difference of a
+/// logprob.
 pub fn check_golden(model: &mut Driven, golden: &Golden, tolerance: f32, chunk: usize) -> f32 {
     let forced: Vec<u32> = golden.steps.iter().map(|step| step.id).collect();
     let mut tokens = golden.tokens.clone();
