@@ -1,1 +1,300 @@
-fn main() {}
+//! The `hobd` daemon: reads its configuration, loads the model onto the device, serves the socket.
+//!
+//! The order matters: the socket is claimed before the model is loaded, so that a second daemon
+//! fails at once, and clients wait in the socket's queue instead of being refused.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use sd_notify::NotifyState;
+use thiserror::Error;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places};
+use hob::engine::{self, EngineCommand, EngineOptions, EngineThread, OpenError, Opened};
+use hob::gpu::DeviceError;
+use hob::model::ModelLoadError;
+use hob::server::{self, BoundSocket, ServeEnd, ServerOptions, SocketError, stop_on_signals};
+use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
+use hob::vulkan::{VulkanConfig, VulkanExecutor};
+
+/// Exit statuses after sysexits.h; [`EXIT_CONFIG`] is the one of configuration and model.
+const EXIT_UNAVAILABLE: u8 = 69;
+const EXIT_SYSTEM: u8 = 71;
+const EXIT_SOCKET: u8 = 73;
+const EXIT_DEVICE_FAILED: u8 = 75;
+
+/// From the first signal to the end, whatever the device is doing: less than the 5 s promised.
+const STOP_MAX: Duration = Duration::from_millis(4800);
+
+/// How often the log tells of the loading.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+
+/// Threads that serve sockets; the work is done by the engine's thread and the device.
+const SERVER_THREADS: usize = 2;
+
+/// Threads that tokenize and render templates.
+const TEXT_THREADS_MAX: usize = 8;
+
+/// Why the daemon did not start, or did not go on.
+#[derive(Debug, Error)]
+enum DaemonError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Log(#[from] TelemetryError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("the device failed while serving: {0}")]
+    DeviceFailed(#[source] DeviceError),
+    #[error("the engine's thread panicked")]
+    EnginePanicked,
+    #[error("cannot {attempt}: {source}")]
+    System { attempt: &'static str, source: io::Error },
+}
+
+impl DaemonError {
+    fn system(attempt: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { attempt, source }
+    }
+
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Log(_) => EXIT_CONFIG,
+            Self::Open(
+                OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)),
+            ) => {
+                match error {
+                    // The configuration names the device.
+                    DeviceError::DeviceNotFound { .. } => EXIT_CONFIG,
+                    _ => EXIT_UNAVAILABLE,
+                }
+            }
+            Self::Open(_) => EXIT_CONFIG,
+            Self::Socket(_) => EXIT_SOCKET,
+            Self::DeviceFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
+            Self::System { .. } => EXIT_SYSTEM,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let places = Places::of_this_process();
+    let config = match prepare(&flags, &places) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("hobd: {error}");
+            return ExitCode::from(error.exit_status());
+        }
+    };
+    if flags.check_config {
+        println!("hobd: the configuration is in order");
+        return ExitCode::SUCCESS;
+    }
+    match serve(&config, &places) {
+        Ok(()) => {
+            info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            error!("{error}");
+            notify(&[NotifyState::Status(&error.to_string())]);
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// Reads the configuration and sets up the log.
+fn prepare(flags: &Flags, places: &Places) -> Result<Config, DaemonError> {
+    let config = flags.configuration(places)?;
+    let level = match config.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let form = match config.log_format {
+        LogFormat::Auto => Form::Auto,
+        LogFormat::Text => Form::Text,
+        LogFormat::Json => Form::Json,
+        LogFormat::Journald => Form::Journald,
+    };
+    if !flags.check_config {
+        telemetry::init(level, form)?;
+    }
+    Ok(config)
+}
+
+fn serve(config: &Config, places: &Places) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(SERVER_THREADS)
+        .max_blocking_threads(TEXT_THREADS_MAX)
+        .thread_name("server")
+        .enable_all()
+        .build()
+        .map_err(DaemonError::system("start the server's threads"))?;
+    let result = runtime.block_on(run(config, places));
+    // A text that is still being tokenized has nobody waiting for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
+    let model = places.model(config)?;
+    let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
+    tokio::spawn(end_in_time(stop.clone()));
+    let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
+    let options = engine_options(config);
+    let Some(opened) = load(config, places, model, &options, &stop).await? else {
+        return Ok(());
+    };
+    let (engine, thread) = engine::start(opened, &options)
+        .map_err(DaemonError::system("start the engine's thread"))?;
+    info!(socket = %socket.path().display(), "ready");
+    let status = format!("serving {}", engine.model.name);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    let end = server::serve(socket, engine.clone(), ServerOptions::from(config), stop).await;
+    // Nobody is left to send it anything else, and it may be gone.
+    let _ = engine.commands.send(EngineCommand::Shutdown).await;
+    drop(engine);
+    match (join(thread).await?, end) {
+        (Ok(()), _) => Ok(()),
+        (Err(error), ServeEnd::EngineGone) => Err(DaemonError::DeviceFailed(error)),
+        (Err(error), ServeEnd::Stopped) => {
+            warn!(%error, "the device failed while the daemon was stopping");
+            Ok(())
+        }
+    }
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    EngineOptions {
+        context_tokens: config.context_tokens as usize,
+        kv_tokens: config.kv_tokens as usize,
+        kv_dtype: config.kv_dtype,
+        sessions_max: config.sessions_max as usize,
+        requests_queued_max: config.requests_queued_max as usize,
+        prefill_tokens_max: config.prefill_tokens_max as usize,
+    }
+}
+
+/// The last resort behind the shutdown timeout: a step of the device cannot be interrupted.
+async fn end_in_time(stop: CancellationToken) {
+    stop.cancelled().await;
+    notify(&[NotifyState::Stopping]);
+    sleep(STOP_MAX).await;
+    warn!("the device did not finish in time");
+    process::exit(0);
+}
+
+/// Waits for the engine's thread, which saves the compiled pipelines as it ends.
+async fn join(thread: EngineThread) -> Result<Result<(), DeviceError>, DaemonError> {
+    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+    joined.ok().and_then(Result::ok).ok_or(DaemonError::EnginePanicked)
+}
+
+/// Opens the device and loads the model; `None` if the daemon was told to stop meanwhile.
+async fn load(
+    config: &Config,
+    places: &Places,
+    model: PathBuf,
+    options: &EngineOptions,
+    stop: &CancellationToken,
+) -> Result<Option<Opened>, DaemonError> {
+    info!(model = %model.display(), "loading");
+    let vulkan = VulkanConfig {
+        device: Some(config.device.clone()).filter(|device| !device.is_empty()),
+        validation: config.validation,
+        pipeline_cache_dir: places.cache_dir(config),
+        disable_subgroup_ops: false,
+    };
+    let (options, stop) = (options.clone(), stop.clone());
+    let stopping = stop.clone();
+    let parked = CancellationToken::new();
+    let at_rest = parked.clone();
+    let loading = tokio::task::spawn_blocking(move || {
+        let mut progress = LoadProgress::new(&model);
+        let mut report = |done: u64, total: u64| {
+            if stopping.is_cancelled() {
+                // The load cannot be given up in between, but it can rest for ever.
+                at_rest.cancel();
+                loop {
+                    std::thread::park();
+                }
+            }
+            progress.report(done, total);
+        };
+        let executor = Box::new(VulkanExecutor::new(&vulkan)?);
+        engine::open(executor, &model, &options, &mut report)
+    });
+    tokio::select! {
+        biased;
+        () = parked.cancelled() => Ok(None),
+        opened = loading => {
+            let opened = opened.map_err(|_| DaemonError::EnginePanicked)??;
+            Ok(Some(opened).filter(|_| !stop.is_cancelled()))
+        }
+    }
+}
+
+/// Tells how far the loading is: in the log, to the service manager, and on a terminal by a bar.
+struct LoadProgress {
+    started: Instant,
+    told: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl LoadProgress {
+    fn new(model: &Path) -> Self {
+        let now = Instant::now();
+        let bar = io::stderr().is_terminal().then(|| {
+            let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
+            let style = ProgressStyle::with_template(template);
+            let name = model.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            ProgressBar::new(0)
+                .with_style(style.expect("the template is constant and well formed"))
+                .with_message(name)
+        });
+        Self { started: now, told: now, bar }
+    }
+
+    /// `done` of `total` bytes are on the device.
+    fn report(&mut self, done: u64, total: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+            if done == total {
+                bar.finish_and_clear();
+            }
+        }
+        let complete = done == total;
+        if !complete && self.told.elapsed() < PROGRESS_PERIOD {
+            return;
+        }
+        self.told = Instant::now();
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-3);
+        let bytes_per_second = (done as f64 / seconds) as u64;
+        if complete || self.bar.is_none() {
+            info!(bytes_done = done, bytes_total = total, bytes_per_second, "weights loaded");
+        }
+        let percent = done.saturating_mul(100) / total.max(1);
+        notify(&[NotifyState::Status(&format!("loading the model: {percent} %"))]);
+    }
+}
+
+/// Tells the service manager, where there is one.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!(%error, "cannot tell the service manager");
+    }
+}

@@ -4,11 +4,13 @@
 //! holds it against [`Config::default`].
 
 mod error;
+mod flags;
 mod keys;
 mod load;
 mod paths;
 
 pub use error::ConfigError;
+pub use flags::Flags;
 pub use load::{load, parse};
 pub use paths::Places;
 
@@ -82,13 +84,14 @@ pub struct Config {
     pub kv_dtype: KvDtype,
     /// Default and most context of a session, in tokens; 0: the model's own, at most 4096.
     pub context_tokens: u32,
-    /// Tokens the KV caches of all sessions hold together; 0: two full contexts.
+    /// Tokens the KV caches of all sessions hold together; 0: four full contexts, or what half of
+    /// the device's free memory holds.
     pub kv_tokens: u32,
     /// Sessions at once, of all users.
     pub sessions_max: u32,
     /// Requests that may wait.
     pub requests_queued_max: u32,
-    /// Requests in flight on one connection.
+    /// Generations in flight on one connection.
     pub requests_in_flight_max: u32,
     /// Connections at once.
     pub connections_max: u32,
@@ -127,7 +130,7 @@ impl Default for Config {
             frame_bytes_max: 8 * 1024 * 1024,
             outgoing_bytes_max: 8 * 1024 * 1024,
             write_timeout_ms: 30_000,
-            prefill_tokens_max: 256,
+            prefill_tokens_max: 512,
             cache_dir: PathBuf::new(),
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,

@@ -1,1 +1,204 @@
-//! (skeleton)
+//! The server: one Unix socket, many connections, several requests in flight on each.
+//!
+//! The only async code. It owns connections, their limits and the life of a request; it knows
+//! nothing of the model but the [`EngineHandle`]. The engine never waits for a client: what a
+//! client does not read queues up to a limit, then its connection is dropped.
+//!
+//! Reading order: [`BoundSocket`] (who may serve this path), [`serve`] (accept, stop),
+//! `connection` (one client), `methods` and `generate` (one request).
+
+mod connection;
+mod generate;
+mod methods;
+mod outgoing;
+mod signals;
+mod socket;
+mod text;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use interprocess::local_socket::traits::tokio::Listener as _;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use crate::config::Config;
+use crate::engine::{EngineHandle, Owner};
+use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
+
+pub use signals::stop_on_signals;
+pub use socket::{BoundSocket, SocketError};
+
+use connection::Connection;
+
+/// How long to wait before accepting again when the process is out of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Limits of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Largest frame that a client may send.
+    pub frame_bytes_max: usize,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Requests in flight on one connection.
+    pub requests_in_flight_max: usize,
+    /// Bytes that may wait for one client.
+    pub outgoing_bytes_max: usize,
+    /// How long a client may leave what waits for it unread.
+    pub write_timeout: Duration,
+    /// How long running requests have to end after the stop.
+    pub shutdown_timeout: Duration,
+    /// Sessions at once: the engine's limit, reported by `initialize`.
+    pub sessions_max: u32,
+}
+
+impl From<&Config> for ServerOptions {
+    fn from(config: &Config) -> Self {
+        Self {
+            frame_bytes_max: config.frame_bytes_max as usize,
+            connections_max: config.connections_max,
+            requests_in_flight_max: config.requests_in_flight_max as usize,
+            outgoing_bytes_max: config.outgoing_bytes_max as usize,
+            write_timeout: Duration::from_millis(config.write_timeout_ms.into()),
+            shutdown_timeout: Duration::from_millis(config.shutdown_timeout_ms.into()),
+            sessions_max: config.sessions_max,
+        }
+    }
+}
+
+/// Why a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServeEnd {
+    /// It was told to.
+    Stopped,
+    /// The engine's thread is gone.
+    EngineGone,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Shared {
+    engine: EngineHandle,
+    options: ServerOptions,
+    connections: AtomicU32,
+    /// No new requests; running ones are cancelled and answered.
+    stopping: CancellationToken,
+    /// The time for answers is over.
+    abandoned: CancellationToken,
+}
+
+/// A server without a socket: it serves streams that it is given.
+#[derive(Clone, Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    /// A server in front of `engine`. Cancelling `stop` ends it.
+    #[must_use]
+    pub fn new(engine: EngineHandle, options: ServerOptions, stop: CancellationToken) -> Self {
+        let shared = Arc::new(Shared {
+            engine,
+            options,
+            connections: AtomicU32::new(0),
+            stopping: stop,
+            abandoned: CancellationToken::new(),
+        });
+        Self { shared, tasks: TaskTracker::new() }
+    }
+
+    /// Serves one connection of `owner` in a task of its own.
+    pub fn serve_stream(&self, stream: UnixStream, owner: Owner) {
+        let limit = self.shared.options.connections_max;
+        if self.shared.connections.fetch_add(1, Ordering::AcqRel) >= limit {
+            self.shared.connections.fetch_sub(1, Ordering::AcqRel);
+            warn!(uid = owner.uid, limit, "connection refused: too many");
+            refuse(&stream, limit);
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            debug!(uid = owner.uid, "connection opened");
+            Connection::serve(Arc::clone(&shared), stream, owner).await;
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+            debug!(uid = owner.uid, "connection closed");
+        });
+    }
+
+    /// Waits until all connections have ended: their running requests are cancelled, answered and
+    /// flushed, at most for the shutdown timeout.
+    pub async fn drain(&self) {
+        self.shared.stopping.cancel();
+        self.tasks.close();
+        let deadline = Instant::now() + self.shared.options.shutdown_timeout;
+        if timeout_at(deadline, self.tasks.wait()).await.is_err() {
+            warn!(connections = self.tasks.len(), "shutdown timeout: connections are dropped");
+            self.shared.abandoned.cancel();
+            self.tasks.wait().await;
+        }
+    }
+}
+
+/// Tells a client that there are too many; its framing is not known yet, so a line it is.
+fn refuse(stream: &UnixStream, limit: u32) {
+    let message = format!("there are {limit} connections, the most there may be");
+    let error = ErrorObject::new(ErrorCode::TOO_MANY_CONNECTIONS, message)
+        .with_data(serde_json::json!({"limit": limit}));
+    if let Ok(body) = encode_response::<()>(None, &Err(error)) {
+        // A new socket's buffer holds a line; a client that is gone already needs no answer.
+        let _ = rustix::io::write(stream.as_fd(), &encode_frame(Framing::Newline, &body));
+    }
+}
+
+/// Accepts and serves connections until `stop` is cancelled or the engine is gone, then drains.
+///
+/// The socket is unlinked, if it is still ours, as soon as no more connections are accepted.
+pub async fn serve(
+    socket: BoundSocket,
+    engine: EngineHandle,
+    options: ServerOptions,
+    stop: CancellationToken,
+) -> ServeEnd {
+    let server = Server::new(engine.clone(), options, stop.clone());
+    let end = tokio::select! {
+        biased;
+        () = stop.cancelled() => ServeEnd::Stopped,
+        () = engine.commands.closed() => ServeEnd::EngineGone,
+        () = accept_all(&socket, &server) => ServeEnd::Stopped,
+    };
+    socket.stop_listening();
+    info!(?end, "stopping");
+    server.drain().await;
+    end
+}
+
+/// Accepts until the future is dropped.
+async fn accept_all(socket: &BoundSocket, server: &Server) {
+    loop {
+        match accept(socket).await {
+            Ok((stream, owner)) => server.serve_stream(stream, owner),
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn accept(socket: &BoundSocket) -> io::Result<(UnixStream, Owner)> {
+    let stream = socket.listener().accept().await?;
+    // Registered anew with tokio, whose own type tells when the peer has hung up.
+    let stream = std::os::unix::net::UnixStream::from(std::os::fd::OwnedFd::try_from(stream)?);
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream)?;
+    let uid = rustix::net::sockopt::socket_peercred(stream.as_fd())?.uid.as_raw();
+    Ok((stream, Owner { uid }))
+}

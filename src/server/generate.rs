@@ -1,0 +1,185 @@
+//! `generate`: from parameters to the engine's request, and from its events to replies.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use super::connection::Connection;
+use super::methods::{engine_stopped, find_session, out_of_range};
+use super::text;
+use crate::engine::{
+    AdmitError, CancelFlag, EngineCommand, EngineEvent, GenerateRequest, SamplingParams,
+    TokenLogprob,
+};
+use crate::protocol::{
+    self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT, Message,
+    RequestId, STOP_TEXTS_MAX, method,
+};
+use crate::sampler::SamplingError;
+
+/// Longest stop text; the engine holds back as much of the text.
+const STOP_TEXT_BYTES_MAX: usize = 1024;
+
+/// What the prompt is given as.
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Messages(Vec<Message>),
+}
+
+/// Runs a generation, sending its tokens on as they come where asked for.
+pub(super) async fn generate(
+    connection: &Arc<Connection>,
+    id: &RequestId,
+    params: GenerateParams,
+    cancel: &CancelFlag,
+) -> Result<protocol::GenerateResult, ErrorObject> {
+    let (prompt, session, mut request) = read(connection, params, cancel)?;
+    let engine = &connection.shared.engine;
+    request.tokens = match prompt {
+        Prompt::Text(prompt) => text::encode(engine, prompt, true, true).await?,
+        Prompt::Tokens(tokens) => tokens,
+        Prompt::Messages(messages) => text::encode_messages(engine, messages).await?,
+    };
+    if let Some(session) = session {
+        request.session = Some(find_session(connection, session).await?);
+    }
+    let (events, mut incoming) = mpsc::unbounded_channel();
+    let command = EngineCommand::Generate { request: Box::new(request), events };
+    engine.commands.try_send(command).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => {
+            let limit = engine.commands.max_capacity();
+            AdmitError::QueueFull { waiting: limit, limit }.into()
+        }
+        mpsc::error::TrySendError::Closed(_) => engine_stopped(),
+    })?;
+    while let Some(event) = incoming.recv().await {
+        match event {
+            EngineEvent::Token { text, token, logprob } => {
+                connection.notify(method::GENERATE_TOKEN, &notification(id, text, token, logprob));
+            }
+            EngineEvent::Done(result) => {
+                debug!(
+                    uid = connection.owner.uid,
+                    finish_reason = ?result.finish_reason,
+                    prompt_tokens = result.prompt_tokens,
+                    cached_tokens = result.cached_tokens,
+                    completion_tokens = result.tokens.len(),
+                    queue_ms = result.timings.queue_ms,
+                    prefill_ms = result.timings.prefill_ms,
+                    decode_ms = result.timings.decode_ms,
+                    "generated",
+                );
+                return Ok((*result).into());
+            }
+            EngineEvent::Refused(error) => return Err(error.into()),
+        }
+    }
+    Err(engine_stopped())
+}
+
+fn notification(
+    id: &RequestId,
+    text: String,
+    token: u32,
+    logprob: Option<TokenLogprob>,
+) -> GenerateToken {
+    let logprob = logprob.map(protocol::TokenLogprob::from);
+    let (logprob, top) = logprob.map(|item| (item.logprob, item.top)).unzip();
+    GenerateToken { id: id.clone(), text, token, logprob, top }
+}
+
+type ReadParams = (Prompt, Option<protocol::SessionRef>, GenerateRequest);
+
+/// Checks the parameters. The request's tokens and session are for later.
+fn read(
+    connection: &Connection,
+    params: GenerateParams,
+    cancel: &CancelFlag,
+) -> Result<ReadParams, ErrorObject> {
+    let defaults = SamplingParams::default();
+    let sampling = SamplingParams {
+        temperature: params.temperature.unwrap_or(defaults.temperature),
+        top_k: params.top_k.unwrap_or(defaults.top_k),
+        top_p: params.top_p.unwrap_or(defaults.top_p),
+        min_p: params.min_p.unwrap_or(defaults.min_p),
+        repeat_penalty: params.repeat_penalty.unwrap_or(defaults.repeat_penalty),
+        seed: params.seed,
+    };
+    sampling.check().map_err(sampling_refused)?;
+    let stop = params.stop.unwrap_or_default().0;
+    check_stop(&stop)?;
+    for (field, count) in
+        [("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)]
+    {
+        if let Some(found) = count.filter(|count| *count > LOGPROBS_MAX) {
+            return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
+        }
+    }
+    let prompt = one_prompt(params.prompt, params.tokens, params.messages)?;
+    let request = GenerateRequest {
+        owner: connection.owner,
+        session: None,
+        tokens: Vec::new(),
+        tokens_max: params.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
+        sampling,
+        stop,
+        logprobs: params.logprobs,
+        prompt_logprobs: params.prompt_logprobs,
+        stream: params.stream.unwrap_or(false),
+        cancel: cancel.clone(),
+    };
+    Ok((prompt, params.session, request))
+}
+
+fn one_prompt(
+    prompt: Option<String>,
+    tokens: Option<Vec<u32>>,
+    messages: Option<Vec<Message>>,
+) -> Result<Prompt, ErrorObject> {
+    match (prompt, tokens, messages) {
+        (Some(prompt), None, None) => Ok(Prompt::Text(prompt)),
+        (None, Some(tokens), None) => Ok(Prompt::Tokens(tokens)),
+        (None, None, Some(messages)) if messages.is_empty() => {
+            Err(out_of_range("messages", "at least one message", "none"))
+        }
+        (None, None, Some(messages)) => Ok(Prompt::Messages(messages)),
+        (prompt, tokens, messages) => {
+            let given =
+                [prompt.map(|_| "prompt"), tokens.map(|_| "tokens"), messages.map(|_| "messages")];
+            let given: Vec<&str> = given.into_iter().flatten().collect();
+            let found = match given.is_empty() {
+                true => "none of them".to_owned(),
+                false => given.join(" and "),
+            };
+            Err(out_of_range("prompt", "exactly one of prompt, tokens and messages", found))
+        }
+    }
+}
+
+fn check_stop(stop: &[String]) -> Result<(), ErrorObject> {
+    if stop.len() > STOP_TEXTS_MAX {
+        let wanted = format!("at most {STOP_TEXTS_MAX} texts");
+        return Err(out_of_range("stop", wanted, format_args!("{} texts", stop.len())));
+    }
+    let wrong = stop.iter().find(|text| !(1..=STOP_TEXT_BYTES_MAX).contains(&text.len()));
+    match wrong {
+        None => Ok(()),
+        Some(text) => {
+            let wanted = format!("texts of 1 to {STOP_TEXT_BYTES_MAX} bytes");
+            Err(out_of_range("stop", wanted, format_args!("one of {} bytes", text.len())))
+        }
+    }
+}
+
+/// Parameters that the sampler does not take.
+pub(super) fn sampling_refused(error: SamplingError) -> ErrorObject {
+    match error {
+        SamplingError::OutOfRange { field, least, most, found } => {
+            out_of_range(field, format!("{least} to {most}"), found)
+        }
+        // The others come of logits, of which there are none yet.
+        error => ErrorObject::new(protocol::ErrorCode::INTERNAL, error.to_string()),
+    }
+}

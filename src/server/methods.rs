@@ -1,0 +1,292 @@
+//! The methods: what each takes, asks the engine, and returns.
+
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::oneshot;
+use tracing::info;
+
+use super::connection::Connection;
+use super::{generate, text};
+use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineStatus, SessionId, SessionInfo};
+use crate::protocol::{
+    ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
+    ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult, LOGPROBS_MAX,
+    Limits, ModelFacts, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX,
+    ServerInfo, SessionCloseParams, SessionCloseResult, SessionCreateParams, SessionCreateResult,
+    SessionListResult, SessionRef, StatusResult, TokenizeParams, TokenizeResult, method, nearest,
+};
+
+/// Longest name of a session.
+const SESSION_NAME_BYTES_MAX: usize = 128;
+
+/// A request whose parameters are read.
+#[derive(Debug)]
+pub(super) enum Call {
+    Initialize(InitializeParams),
+    SessionCreate(SessionCreateParams),
+    SessionList,
+    SessionClose(SessionCloseParams),
+    Generate(Box<GenerateParams>),
+    Cancel(CancelParams),
+    Tokenize(TokenizeParams),
+    Detokenize(DetokenizeParams),
+    ApplyTemplate(ApplyTemplateParams),
+    Status,
+}
+
+/// What a method returns, serialised.
+type Reply = Result<Box<RawValue>, ErrorObject>;
+
+impl Call {
+    pub(super) fn read(name: &str, params: Option<&RawValue>) -> Result<Self, ErrorObject> {
+        Ok(match name {
+            method::INITIALIZE => Self::Initialize(Params::read(params)?),
+            method::SESSION_CREATE => Self::SessionCreate(Params::read(params)?),
+            method::SESSION_LIST => NoParams::read(params).map(|_| Self::SessionList)?,
+            method::SESSION_CLOSE => Self::SessionClose(Params::read(params)?),
+            method::GENERATE => Self::Generate(Box::new(Params::read(params)?)),
+            method::CANCEL => Self::Cancel(Params::read(params)?),
+            method::TOKENIZE => Self::Tokenize(Params::read(params)?),
+            method::DETOKENIZE => Self::Detokenize(Params::read(params)?),
+            method::APPLY_TEMPLATE => Self::ApplyTemplate(Params::read(params)?),
+            method::STATUS => NoParams::read(params).map(|_| Self::Status)?,
+            _ => return Err(unknown_method(name)),
+        })
+    }
+
+    pub(super) fn method(&self) -> &'static str {
+        match self {
+            Self::Initialize(_) => method::INITIALIZE,
+            Self::SessionCreate(_) => method::SESSION_CREATE,
+            Self::SessionList => method::SESSION_LIST,
+            Self::SessionClose(_) => method::SESSION_CLOSE,
+            Self::Generate(_) => method::GENERATE,
+            Self::Cancel(_) => method::CANCEL,
+            Self::Tokenize(_) => method::TOKENIZE,
+            Self::Detokenize(_) => method::DETOKENIZE,
+            Self::ApplyTemplate(_) => method::APPLY_TEMPLATE,
+            Self::Status => method::STATUS,
+        }
+    }
+
+    /// Whether it may run for long, so that it counts against the limit of those in flight.
+    pub(super) fn generates(&self) -> bool {
+        matches!(self, Self::Generate(_))
+    }
+
+    pub(super) async fn run(
+        self,
+        connection: &Arc<Connection>,
+        id: &RequestId,
+        cancel: &CancelFlag,
+    ) -> Reply {
+        match self {
+            Self::Initialize(params) => serialise(&initialize(connection, params)?),
+            Self::SessionCreate(params) => serialise(&create(connection, params).await?),
+            Self::SessionList => serialise(&list(connection).await?),
+            Self::SessionClose(params) => serialise(&close(connection, params).await?),
+            Self::Generate(params) => {
+                serialise(&generate::generate(connection, id, *params, cancel).await?)
+            }
+            Self::Cancel(_) => unreachable!("answered by the connection, which has the flags"),
+            Self::Tokenize(params) => serialise(&tokenize(connection, params).await?),
+            Self::Detokenize(params) => serialise(&detokenize(connection, params).await?),
+            Self::ApplyTemplate(params) => serialise(&apply_template(connection, params).await?),
+            Self::Status => serialise(&status(connection).await?),
+        }
+    }
+}
+
+fn serialise<R: Serialize>(result: &R) -> Reply {
+    Ok(to_raw_value(result).expect("results have text keys and finite numbers"))
+}
+
+fn unknown_method(name: &str) -> ErrorObject {
+    const SHOWN_CHARS_MAX: usize = 40;
+    let nearest = nearest(name, method::ALL);
+    let hint = nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+    let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
+    ErrorObject::new(ErrorCode::METHOD_NOT_FOUND, format!("no method {shown:?}{hint}"))
+        .with_data(json!({"nearest": nearest}))
+}
+
+/// A parameter that is out of its range.
+pub(super) fn out_of_range(
+    field: &'static str,
+    wanted: impl Into<String>,
+    found: impl ToString,
+) -> ErrorObject {
+    ParamsError::Invalid { field, wanted: wanted.into(), found: found.to_string() }.into()
+}
+
+pub(super) fn engine_stopped() -> ErrorObject {
+    ErrorObject::new(ErrorCode::ENGINE_STOPPED, "the engine has stopped; the daemon's log says why")
+}
+
+/// Asks the engine something that it answers between two steps.
+async fn ask<T>(
+    connection: &Connection,
+    command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand,
+) -> Result<T, ErrorObject> {
+    let (reply, answer) = oneshot::channel();
+    let commands = &connection.shared.engine.commands;
+    commands.send(command(reply)).await.map_err(|_| engine_stopped())?;
+    answer.await.map_err(|_| engine_stopped())
+}
+
+fn server_info() -> ServerInfo {
+    ServerInfo {
+        name: "hobd".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: process::id(),
+    }
+}
+
+fn initialize(
+    connection: &Connection,
+    params: InitializeParams,
+) -> Result<InitializeResult, ErrorObject> {
+    if let Some(found) = params.protocol.filter(|found| *found != PROTOCOL_VERSION) {
+        return Err(out_of_range("protocol", PROTOCOL_VERSION.to_string(), found));
+    }
+    let (options, model) = (&connection.shared.options, &connection.shared.engine.model);
+    let to_u32 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok(InitializeResult {
+        server: server_info(),
+        protocol: PROTOCOL_VERSION,
+        model: ModelFacts::from(&**model),
+        limits: Limits {
+            frame_bytes_max: options.frame_bytes_max as u64,
+            connections_max: options.connections_max,
+            requests_in_flight_max: to_u32(options.requests_in_flight_max),
+            sessions_max: options.sessions_max,
+            context_tokens: model.context_tokens,
+            stop_max: to_u32(STOP_TEXTS_MAX),
+            logprobs_max: LOGPROBS_MAX,
+        },
+    })
+}
+
+async fn create(
+    connection: &Connection,
+    params: SessionCreateParams,
+) -> Result<SessionCreateResult, ErrorObject> {
+    let SessionCreateParams { name, context_tokens } = params;
+    if let Some(name) = &name
+        && !(1..=SESSION_NAME_BYTES_MAX).contains(&name.len())
+    {
+        let wanted = format!("a string of 1 to {SESSION_NAME_BYTES_MAX} bytes");
+        return Err(out_of_range("name", wanted, format_args!("{} bytes", name.len())));
+    }
+    let most = connection.shared.engine.model.context_tokens;
+    if let Some(found) = context_tokens.filter(|found| !(1..=most).contains(found)) {
+        return Err(out_of_range("context_tokens", format!("1 to {most}"), found));
+    }
+    let owner = connection.owner;
+    let created = ask(connection, |reply| EngineCommand::CreateSession {
+        owner,
+        name,
+        context_tokens,
+        reply,
+    });
+    let session = created.await??;
+    info!(uid = owner.uid, session = session.id.0, "session created");
+    let SessionInfo { id, name, context_tokens, .. } = session;
+    Ok(SessionCreateResult { session: id.0, name, context_tokens })
+}
+
+async fn sessions(connection: &Connection) -> Result<Vec<SessionInfo>, ErrorObject> {
+    let owner = connection.owner;
+    ask(connection, |reply| EngineCommand::ListSessions { owner, reply }).await
+}
+
+async fn list(connection: &Connection) -> Result<SessionListResult, ErrorObject> {
+    let sessions = sessions(connection).await?.into_iter().map(Into::into).collect();
+    Ok(SessionListResult { sessions })
+}
+
+/// The session that a caller means. A number is for the engine to look up.
+pub(super) async fn find_session(
+    connection: &Connection,
+    session: SessionRef,
+) -> Result<SessionId, ErrorObject> {
+    let name = match session {
+        SessionRef::Number(number) => return Ok(SessionId(number)),
+        SessionRef::Name(name) => name,
+    };
+    let sessions = sessions(connection).await?;
+    let found = sessions.into_iter().find(|session| session.name.as_ref() == Some(&name));
+    match found {
+        Some(session) => Ok(session.id),
+        None => Err(AdmitError::UnknownSession(format!("{name:?}")).into()),
+    }
+}
+
+async fn close(
+    connection: &Connection,
+    params: SessionCloseParams,
+) -> Result<SessionCloseResult, ErrorObject> {
+    let session = find_session(connection, params.session).await?;
+    let owner = connection.owner;
+    ask(connection, |reply| EngineCommand::CloseSession { owner, session, reply }).await??;
+    info!(uid = owner.uid, session = session.0, "session closed");
+    Ok(SessionCloseResult { session: session.0 })
+}
+
+async fn tokenize(
+    connection: &Connection,
+    params: TokenizeParams,
+) -> Result<TokenizeResult, ErrorObject> {
+    let TokenizeParams { text, add_special, parse_special } = params;
+    let (add_special, parse_special) =
+        (add_special.unwrap_or(false), parse_special.unwrap_or(false));
+    let engine = &connection.shared.engine;
+    let tokens = text::encode(engine, text, add_special, parse_special).await?;
+    Ok(TokenizeResult { tokens })
+}
+
+async fn detokenize(
+    connection: &Connection,
+    params: DetokenizeParams,
+) -> Result<DetokenizeResult, ErrorObject> {
+    let text = text::decode(&connection.shared.engine, params.tokens).await?;
+    Ok(DetokenizeResult { text })
+}
+
+async fn apply_template(
+    connection: &Connection,
+    params: ApplyTemplateParams,
+) -> Result<ApplyTemplateResult, ErrorObject> {
+    let prompt = text::render(&connection.shared.engine, params.messages).await?;
+    Ok(ApplyTemplateResult { prompt })
+}
+
+async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
+    let shared = &connection.shared;
+    let status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    Ok(StatusResult {
+        server: server_info(),
+        model: ModelFacts::from(&*shared.engine.model),
+        device: status.device,
+        driver: status.driver,
+        kv_dtype: status.kv_dtype,
+        connections: shared.connections.load(Ordering::Acquire),
+        sessions: status.sessions as u64,
+        running: status.running as u64,
+        queued: status.queued as u64,
+        kv_tokens_max: status.kv_tokens_max,
+        kv_tokens_used: status.kv_tokens_used,
+        device_bytes: status.device_bytes,
+        device_budget_bytes: status.device_budget_bytes,
+        prefill_tokens: status.prefill_tokens,
+        cached_tokens: status.cached_tokens,
+        decode_tokens: status.decode_tokens,
+        steps: status.steps,
+        uptime_seconds: status.uptime_seconds,
+    })
+}
