@@ -1,0 +1,186 @@
+//! `shaders/attention.comp`.
+
+use hob::gpu::BufferSlice;
+use hob::kernels::PageLayout;
+use hob::kernels::attention::{self, Attention, Shape};
+use hob::scheduler::{Batch, TokenSpan};
+
+use super::{Case, GARBAGE, Kind, on_both_variants};
+
+/// Results are means of values below 1; scores of up to 20 lose a few places in exp.
+const TOLERANCE: f32 = 2e-5;
+
+/// Spans of a batch, as session, first position and tokens.
+type Spans = &'static [(u32, u32, u32)];
+
+const DECODE: Spans = &[(0, 0, 1), (2, 45, 1), (1, 31, 1), (3, 100, 1)];
+const PREFILL: Spans = &[(1, 0, 17), (0, 60, 5), (2, 7, 1), (3, 32, 3)];
+/// Positions of the longest session; a multiple of the page, so that the last one is met full.
+const CONTEXT: u32 = 128;
+const SESSIONS: u32 = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Layer {
+    spans: Spans,
+    kv_heads: u32,
+    group: u32,
+    head_dim: u32,
+    half: bool,
+    window: u32,
+    soft_cap: f32,
+    /// As chosen for the device where there is none.
+    shape: Option<Shape>,
+}
+
+impl Layer {
+    fn layout(&self) -> PageLayout {
+        PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, half: self.half }
+    }
+
+    /// Pages with keys and values at every position of a session up to its last token, and garbage in
+    /// all others, in page 0, and in the pages that are not leased; with the sessions' block tables.
+    fn pages(&self, case: &mut Case) -> (BufferSlice, BufferSlice, u32) {
+        let layout = self.layout();
+        let stride = CONTEXT / PageLayout::TOKENS;
+        let pages = SESSIONS * stride + 1;
+        let mut words = vec![
+            u32::from_le_bytes([GARBAGE; 4]);
+            (pages * layout.page_bytes() as u32 / 4) as usize
+        ];
+        let mut tables = vec![0_u32; (SESSIONS * stride) as usize];
+        let mut next = pages;
+        for (session, position, tokens) in self.spans {
+            for at in 0..position + tokens {
+                let entry = &mut tables[(session * stride + at / PageLayout::TOKENS) as usize];
+                if at % PageLayout::TOKENS == 0 {
+                    next -= 1; // backwards, so that no order of pages is taken for granted
+                    *entry = next;
+                }
+                for head in 0..self.kv_heads {
+                    for is_value in [false, true] {
+                        let values = case.random.floats(self.head_dim as usize, -1.0, 1.0);
+                        let slot = at % PageLayout::TOKENS;
+                        layout.store(&mut words, *entry, slot, head, is_value, &values);
+                    }
+                }
+            }
+        }
+        (case.slice(&words), case.slice(&tables), stride)
+    }
+
+    fn add(&self, case: &mut Case) {
+        let batch = Batch {
+            spans: self
+                .spans
+                .iter()
+                .map(|(table, position, tokens)| TokenSpan {
+                    table: *table,
+                    position: *position,
+                    tokens: vec![u32::MAX; *tokens as usize],
+                    logits: 0,
+                })
+                .collect(),
+        };
+        let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
+        let shape = self.shape.unwrap_or_else(|| {
+            Shape::choose(&case.caps, self.head_dim, self.group, one_token_each)
+        });
+        let tiles = batch.tiles(shape.tile_tokens);
+        let heads = self.group * self.kv_heads;
+        let count = batch.token_count() * (heads * self.head_dim) as usize;
+        let (kv, tables, table_stride) = self.pages(case);
+        let args = Attention {
+            heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            kv_half: self.half,
+            window: self.window,
+            // Scores of several, so that a softmax has a few winners.
+            scale: 4.0 / (self.head_dim as f32).sqrt(),
+            soft_cap: self.soft_cap,
+            table_stride,
+            q: case.floats(count),
+            steps: case.slice(&batch.steps()),
+            tiles: case.slice(&tiles),
+            tables,
+            kv,
+            y: case.garbage(count),
+        };
+        attention::record(&mut case.recording, &case.caps, &args, shape, tiles.len() as u32);
+        case.expect(format!("{self:?} in {shape:?}"), args.y, Kind::F32, count, TOLERANCE);
+    }
+}
+
+const PLAIN: Layer = Layer {
+    spans: DECODE,
+    kv_heads: 2,
+    group: 3,
+    head_dim: 64,
+    half: true,
+    window: 0,
+    soft_cap: 0.0,
+    shape: None,
+};
+
+fn check(seed: u64, layers: &[Layer]) {
+    on_both_variants(|executor| {
+        let mut case = Case::new(executor.capabilities(), seed);
+        layers.iter().for_each(|layer| layer.add(&mut case));
+        case.check(executor);
+    });
+}
+
+#[test]
+fn heads_of_every_size_and_group_attend() {
+    check(
+        61,
+        &[
+            PLAIN,
+            Layer { spans: PREFILL, ..PLAIN },
+            Layer { half: false, group: 1, ..PLAIN },
+            Layer { spans: PREFILL, half: false, group: 1, ..PLAIN },
+            Layer { spans: PREFILL, head_dim: 8, group: 4, ..PLAIN },
+            Layer { head_dim: 8, group: 8, half: false, ..PLAIN },
+            Layer { head_dim: 80, group: 4, ..PLAIN },
+            Layer { spans: PREFILL, head_dim: 80, group: 1, half: false, ..PLAIN },
+            Layer { head_dim: 128, group: 8, kv_heads: 1, ..PLAIN },
+            Layer { spans: PREFILL, head_dim: 128, group: 3, ..PLAIN },
+            Layer { head_dim: 256, group: 4, kv_heads: 1, ..PLAIN },
+            Layer { spans: PREFILL, head_dim: 256, group: 1, half: false, ..PLAIN },
+        ],
+    );
+}
+
+#[test]
+fn windows_and_soft_caps_limit_what_is_seen() {
+    let windowed = Layer { window: 20, soft_cap: 3.0, ..PLAIN };
+    let prefill = Layer { spans: PREFILL, ..windowed };
+    check(
+        62,
+        &[
+            windowed,
+            prefill,
+            Layer { window: 1, ..windowed },
+            Layer { window: 1, ..prefill },
+            Layer { window: 33, soft_cap: 0.0, ..prefill },
+            Layer { window: CONTEXT, ..prefill },
+        ],
+    );
+}
+
+#[test]
+fn tiles_and_head_parts_that_are_not_full_write_only_their_own() {
+    let shapes = [(1, 1), (1, 2), (3, 2), (8, 1), (2, 3)];
+    let layers = shapes.map(|(tile_tokens, heads)| Layer {
+        spans: PREFILL,
+        shape: Some(Shape { tile_tokens, heads }),
+        ..PLAIN
+    });
+    check(63, &layers);
+}
+
+#[test]
+fn a_long_context_keeps_its_precision() {
+    const LONG: Spans = &[(0, 127, 1), (3, 120, 8)];
+    check(64, &[Layer { spans: LONG, ..PLAIN }, Layer { spans: LONG, half: false, ..PLAIN }]);
+}

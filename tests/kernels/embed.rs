@@ -1,0 +1,57 @@
+//! `shaders/embed.comp`.
+
+use hob::gpu::Executor;
+use hob::kernels::{embed, matmul};
+use hob::tensor::DType;
+
+use super::{Case, Kind, on_both_variants, weights};
+
+/// Weights are below 4 times the factor of 3; scale and bias of a quant are added up in f32.
+const TOLERANCE: f32 = 5e-6;
+const FACTOR: f32 = 3.0;
+
+fn check(executor: &mut dyn Executor, seed: u64, rows: u64, cut: bool) {
+    let mut case = Case::new(executor.capabilities(), seed);
+    for dtype in DType::ALL {
+        let row_len = if dtype.block_len() == 256 { 512 } else { 96 };
+        let table = case.matrix(dtype, rows, row_len);
+        let caps = if cut {
+            weights::small_bindings(&case.caps, &table.packed.layout)
+        } else {
+            case.caps.clone()
+        };
+        let slices = table.packed.row_slices(&caps, matmul::GROUP_MULTIPLE);
+        assert!(!cut || slices.len() > 2, "{dtype}: the table is to be cut into three");
+        // Rows at both ends of every slice, and one twice.
+        let mut tokens = vec![1];
+        for slice in &slices {
+            tokens.extend([slice.row_first, slice.row_first + slice.row_count - 1]);
+        }
+        tokens.push(1);
+        let steps: Vec<[u32; 4]> =
+            tokens.iter().map(|token| [*token as u32, u32::MAX, u32::MAX, u32::MAX]).collect();
+        let steps = case.slice(&steps);
+        let count = tokens.len() * row_len as usize;
+        let y = case.garbage(count);
+        let tokens = tokens.len() as u32;
+        embed::record(&mut case.recording, &caps, &table.packed, steps, y, tokens, FACTOR);
+        case.expect(format!("{dtype} in {} slices", slices.len()), y, Kind::F32, count, TOLERANCE);
+    }
+    case.check(executor);
+}
+
+#[test]
+fn rows_of_every_type_are_looked_up() {
+    on_both_variants(|executor| {
+        let rows = u64::from(2 * executor.capabilities().lanes + 3);
+        check(executor, 41, rows, false);
+    });
+}
+
+#[test]
+fn tables_larger_than_a_binding_are_cut_into_slices() {
+    on_both_variants(|executor| {
+        let rows = u64::from(100 * executor.capabilities().lanes - 1);
+        check(executor, 42, rows, true);
+    });
+}

@@ -1,0 +1,276 @@
+//! `shaders/matmul.comp`.
+
+use hob::gpu::{Capabilities, Executor};
+use hob::kernels::matmul::{self, Epilogue, Matmul, Shape};
+use hob::tensor::DType;
+
+use super::{Case, Kind, on_both_variants, weights};
+
+/// Relative to the sum of |w x|: sums in another order, and factors of quants that are not folded into
+/// their weights. Epilogues with a gate multiply two such sums.
+const TOLERANCE: f32 = 5e-7;
+
+/// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean square
+/// of the inputs is 0.58.
+const NORM_MAX: f32 = 2.0;
+
+const ROW_LEN_BLOCKS: u64 = 96; // an odd number of blocks: the last unit of a pair is half full
+const ROW_LEN_K: u64 = 512;
+
+#[derive(Clone, Copy, Debug)]
+struct Product {
+    dtype: DType,
+    rows: u64,
+    row_len: u64,
+    tokens: u32,
+    norm: bool,
+    bias: bool,
+    epilogue: Epilogue,
+    /// As chosen for the device where there is none.
+    shape: Option<Shape>,
+    slices: bool,
+}
+
+impl Product {
+    /// A plain product whose rows fill neither their last group nor their last tile.
+    fn of(dtype: DType, lanes: u32, tokens: u32) -> Self {
+        let row_len = if dtype.block_len() == 256 { ROW_LEN_K } else { ROW_LEN_BLOCKS };
+        let rows = u64::from(5 * lanes - lanes / 2);
+        let (epilogue, shape) = (Epilogue::Store, None);
+        Self {
+            dtype,
+            rows,
+            row_len,
+            tokens,
+            norm: false,
+            bias: false,
+            epilogue,
+            shape,
+            slices: false,
+        }
+    }
+
+    /// With a gate, rows come in pairs of whole groups.
+    fn with(self, epilogue: Epilogue, lanes: u32) -> Self {
+        let rows = if epilogue.is_glu() { u64::from(6 * lanes) } else { self.rows };
+        Self { epilogue, rows, ..self }
+    }
+
+    fn add(&self, case: &mut Case) {
+        let tokens = self.tokens as usize;
+        let matrix = case.matrix(self.dtype, self.rows, self.row_len);
+        let rows = if self.epilogue.is_glu() { self.rows / 2 } else { self.rows } as usize;
+        // Rows of x and y are wider than the product, with garbage in the gaps.
+        let (x_stride, y_stride, y_offset) = (self.row_len as usize + 8, rows + 5, 3);
+        let mut x = vec![f32::NAN; x_stride * tokens];
+        for row in x.chunks_exact_mut(x_stride) {
+            let values = case.random.floats(self.row_len as usize, -1.0, 1.0);
+            row[..values.len()].copy_from_slice(&values);
+        }
+        let mut y = vec![f32::NAN; y_stride * tokens];
+        if self.epilogue == Epilogue::Residual {
+            for row in y.chunks_exact_mut(y_stride) {
+                row[y_offset..][..rows].fill_with(|| case.random.between(-1.0, 1.0));
+            }
+        }
+        let gain = case.floats(self.row_len as usize);
+        let bias = case.floats(self.rows as usize);
+        let product = Matmul {
+            weights: &matrix.packed,
+            x: case.slice(&x),
+            x_stride: x_stride as u64,
+            y: case.slice(&y),
+            y_stride: y_stride as u64,
+            y_offset: y_offset as u64,
+            tokens: self.tokens,
+            norm: self.norm.then_some((gain, 1e-5)),
+            bias: self.bias.then_some(bias),
+            epilogue: self.epilogue,
+        };
+        let layout = &matrix.packed.layout;
+        let caps = if self.slices {
+            weights::small_bindings(&case.caps, layout)
+        } else {
+            case.caps.clone()
+        };
+        if self.slices {
+            let slices = matrix.packed.row_slices(&caps, matmul::GROUP_MULTIPLE);
+            assert!(slices.len() > 1, "{self:?} is to be cut");
+        }
+        let shape = self.shape.unwrap_or_else(|| Shape::choose(&caps, layout, self.tokens));
+        matmul::record_shaped(&mut case.recording, &caps, &product, shape);
+        let sum = matrix.row_sum * if self.norm { NORM_MAX } else { 1.0 };
+        let tolerance = TOLERANCE * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
+        case.expect(format!("{self:?}"), product.y, Kind::F32, rows * tokens, tolerance);
+    }
+}
+
+fn check(executor: &mut dyn Executor, seed: u64, products: &[Product]) {
+    let mut case = Case::new(executor.capabilities(), seed);
+    products.iter().for_each(|product| product.add(&mut case));
+    case.check(executor);
+}
+
+#[test]
+fn products_of_every_type_equal_the_twins() {
+    on_both_variants(|executor| {
+        let lanes = executor.capabilities().lanes;
+        let mut products = Vec::new();
+        for dtype in DType::ALL {
+            let [one, two, some] = [1, 2, 17].map(|tokens| Product::of(dtype, lanes, tokens));
+            products.extend([
+                Product { norm: true, ..one.with(Epilogue::SwiGlu, lanes) },
+                two.with(Epilogue::Residual, lanes),
+                Product { bias: true, norm: true, row_len: 256, ..some },
+                Product { bias: true, norm: true, tokens: 3, ..some },
+            ]);
+        }
+        check(executor, 1, &products);
+    });
+}
+
+#[test]
+fn every_epilogue_works_for_every_number_of_tokens() {
+    on_both_variants(|executor| {
+        let lanes = executor.capabilities().lanes;
+        let epilogues = [Epilogue::Store, Epilogue::Residual, Epilogue::SwiGlu, Epilogue::GeGlu];
+        let mut products = Vec::new();
+        for epilogue in epilogues {
+            for tokens in [1, 2, 3, 4, 5, 17] {
+                for norm in [false, true] {
+                    let product = Product::of(DType::Q4_1, lanes, tokens).with(epilogue, lanes);
+                    let bias = !epilogue.is_glu() && norm;
+                    products.push(Product { norm, bias, ..product });
+                }
+            }
+        }
+        check(executor, 2, &products);
+    });
+}
+
+/// Types whose units differ: 32 weights, 64 in pairs of blocks, and 256 with one scale or two a block.
+const UNITS: [DType; 4] = [DType::F32, DType::Q5_0, DType::Q4_K, DType::Q6_K];
+
+#[test]
+fn shared_rows_and_wide_tiles_give_the_same() {
+    let shapes = [(2, 1, 2), (2, 4, 4), (4, 2, 2), (8, 1, 1), (8, 4, 4)];
+    on_both_variants(|executor| {
+        let lanes = executor.capabilities().lanes;
+        let mut products = Vec::new();
+        for dtype in UNITS {
+            for (index, (rows, tokens, split)) in shapes.into_iter().enumerate() {
+                let shape = Some(Shape { rows, tokens, split });
+                // A tile that is not full, and one behind it.
+                let product = Product { shape, ..Product::of(dtype, lanes, tokens + 1) };
+                products.push(match index % 3 {
+                    0 => Product { norm: true, bias: true, ..product },
+                    1 => Product { norm: true, ..product.with(Epilogue::SwiGlu, lanes) },
+                    _ => product.with(Epilogue::Residual, lanes),
+                });
+            }
+        }
+        check(executor, 3, &products);
+    });
+}
+
+#[test]
+fn more_rows_of_lanes_than_units_add_nothing() {
+    on_both_variants(|executor| {
+        let lanes = executor.capabilities().lanes;
+        let shape = Some(Shape { rows: 2, tokens: 1, split: 8 });
+        let products = [DType::F16, DType::Q4_0, DType::Q5_1, DType::Q5_K].map(|dtype| Product {
+            shape,
+            norm: true,
+            ..Product::of(dtype, lanes, 1)
+        });
+        check(executor, 4, &products);
+    });
+}
+
+#[test]
+fn shapes_chosen_for_gpus_work() {
+    on_both_variants(|executor| {
+        let caps = executor.capabilities();
+        let lanes = caps.lanes;
+        let gpu = Capabilities { device_type: hob::gpu::DeviceType::Discrete, ..caps.clone() };
+        let mut products = Vec::new();
+        for dtype in [DType::BF16, DType::Q8_0] {
+            for tokens in [1, 5] {
+                let product =
+                    Product { row_len: 1024, norm: true, ..Product::of(dtype, lanes, tokens) };
+                let row_len = product.row_len;
+                let layout = hob::tensor::layout::Layout {
+                    dtype,
+                    rows: product.rows,
+                    row_len,
+                    lanes: lanes.into(),
+                };
+                let shape = Shape::choose(&gpu, &layout, tokens);
+                assert!(shape.split > 1, "few rows share K: {shape:?}");
+                products.push(Product { shape: Some(shape), ..product });
+            }
+        }
+        check(executor, 5, &products);
+    });
+}
+
+#[test]
+fn matrices_larger_than_a_binding_are_cut_into_slices() {
+    on_both_variants(|executor| {
+        let lanes = executor.capabilities().lanes;
+        let rows = u64::from(38 * lanes);
+        let mut products = Vec::new();
+        for dtype in [DType::Q5_1, DType::Q6_K] {
+            let product = Product { rows, slices: true, ..Product::of(dtype, lanes, 2) };
+            products.push(Product { rows: rows - 3, bias: true, ..product });
+            products.push(Product { epilogue: Epilogue::GeGlu, ..product });
+        }
+        check(executor, 6, &products);
+    });
+}
+
+#[test]
+fn a_token_has_one_result_whatever_else_is_in_the_batch() {
+    const TOKENS: usize = 9;
+    on_both_variants(|executor| {
+        for (dtype, split) in [(DType::Q4_1, 1), (DType::Q6_K, 1), (DType::Q8_0, 4)] {
+            let mut case = Case::new(executor.capabilities(), 7);
+            let (rows, row_len) = (u64::from(3 * case.caps.lanes), 512);
+            let matrix = case.matrix(dtype, rows, row_len);
+            let x = case.floats(TOKENS * row_len as usize);
+            let gain = case.floats(row_len as usize);
+            for (first, tokens, columns) in [(0, 9, 4), (0, 1, 1), (4, 1, 1), (8, 1, 1), (3, 2, 2)]
+            {
+                let mut from = x;
+                // Rows of x start at multiples of every alignment up to 2048.
+                from.offset += first * row_len * 4;
+                from.bytes -= first * row_len * 4;
+                let y = case.garbage(rows as usize * tokens as usize);
+                let product = Matmul {
+                    weights: &matrix.packed,
+                    x: from,
+                    x_stride: row_len,
+                    y,
+                    y_stride: rows,
+                    y_offset: 0,
+                    tokens,
+                    norm: Some((gain, 1e-5)),
+                    bias: None,
+                    epilogue: Epilogue::Store,
+                };
+                let shape = Shape { rows: 2, tokens: columns, split };
+                matmul::record_shaped(&mut case.recording, &case.caps, &product, shape);
+                let tolerance = TOLERANCE * NORM_MAX * matrix.row_sum;
+                let name = format!("{dtype} from {first}");
+                case.expect(name, y, Kind::F32, rows as usize * tokens as usize, tolerance);
+            }
+            let found = case.check(executor);
+            let rows = rows as usize;
+            for (output, first) in [(1, 0), (2, 4), (3, 8), (4, 3), (4, 4)] {
+                let within = if output == 4 { first - 3 } else { 0 };
+                let alone = &found[output][within * rows..][..rows];
+                assert_eq!(alone, &found[0][first * rows..][..rows], "{dtype}: token {first}");
+            }
+        }
+    });
+}

@@ -1,0 +1,97 @@
+//! `shaders/qkv_post.comp`.
+
+use hob::kernels::PageLayout;
+use hob::kernels::qkv_post::{self, QkvPost};
+
+use super::{Case, GARBAGE, Kind, on_both_variants};
+
+/// Values are below 4 after a norm: a few units in their last place.
+const TOLERANCE: f32 = 2e-6;
+/// The same rounded to f16, where a value next to a tie may fall to either side.
+const TOLERANCE_F16: f32 = 4.0 / 1024.0;
+
+const PAGES: usize = 5;
+const TABLE_STRIDE: u32 = 3;
+/// Pages of two sessions; the last entry is not leased.
+const TABLES: [u32; 6] = [4, 1, 0, 3, 0, u32::MAX];
+/// Position and block table of each token: both sides of a page's end and of a coarse step of RoPE.
+const STEPS: [(u32, u32); 7] = [(0, 0), (1, 0), (31, 0), (32, 0), (63, 0), (64, 0), (33, 1)];
+
+#[derive(Clone, Copy, Debug)]
+struct Layer {
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    rope_dim: u32,
+    half: bool,
+    neox: bool,
+    norms: bool,
+}
+
+impl Layer {
+    fn add(&self, case: &mut Case) {
+        let layout =
+            PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, half: self.half };
+        let tokens = STEPS.len();
+        let width = ((self.heads + 2 * self.kv_heads) * self.head_dim) as usize;
+        let steps = STEPS.map(|(position, table)| [u32::MAX, position, table, u32::MAX]);
+        let rope_coarse = 2;
+        // Cosines and sines of any angles: the kernel only multiplies them.
+        let angles =
+            case.random.floats(((rope_coarse + 64) * self.rope_dim / 2) as usize, -3.0, 3.0);
+        let rope: Vec<[f32; 2]> = angles.iter().map(|angle| [angle.cos(), angle.sin()]).collect();
+        let gains = [case.floats(self.head_dim as usize), case.floats(self.head_dim as usize)];
+        let q_count = tokens * (self.heads * self.head_dim) as usize;
+        let args = QkvPost {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            kv_half: self.half,
+            neox: self.neox,
+            rope_dim: self.rope_dim,
+            rope_coarse,
+            table_stride: TABLE_STRIDE,
+            qkv: case.floats(tokens * width),
+            steps: case.slice(&steps),
+            tables: case.slice(&TABLES),
+            rope: case.slice(&rope),
+            norms: self.norms.then_some((gains[0], gains[1], 1e-6)),
+            q: case.garbage(q_count),
+            kv: case.slice(&vec![GARBAGE; PAGES * layout.page_bytes() as usize]),
+        };
+        qkv_post::record(&mut case.recording, &case.caps, &args, tokens as u32);
+        let (kind, tolerance) =
+            if self.half { (Kind::F16, TOLERANCE_F16) } else { (Kind::F32, TOLERANCE) };
+        let kv_count = 2 * tokens * (self.kv_heads * self.head_dim) as usize;
+        case.expect(format!("q of {self:?}"), args.q, Kind::F32, q_count, TOLERANCE);
+        case.expect(format!("pages of {self:?}"), args.kv, kind, kv_count, tolerance);
+    }
+}
+
+#[test]
+fn q_is_rotated_and_k_and_v_reach_their_pages() {
+    let plain = Layer {
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 64,
+        rope_dim: 64,
+        half: true,
+        neox: false,
+        norms: false,
+    };
+    let layers = [
+        plain,
+        Layer { half: false, neox: true, norms: true, ..plain },
+        Layer { neox: true, rope_dim: 24, ..plain },
+        Layer { half: false, rope_dim: 24, norms: true, ..plain },
+        Layer { head_dim: 8, rope_dim: 8, heads: 3, kv_heads: 3, ..plain },
+        Layer { head_dim: 80, rope_dim: 20, neox: true, norms: true, ..plain },
+        Layer { head_dim: 128, rope_dim: 128, half: false, heads: 8, kv_heads: 1, ..plain },
+        Layer { head_dim: 256, rope_dim: 256, neox: true, norms: true, kv_heads: 1, ..plain },
+    ];
+    on_both_variants(|executor| {
+        let mut case = Case::new(executor.capabilities(), 51);
+        layers.iter().for_each(|layer| layer.add(&mut case));
+        case.check(executor);
+    });
+}
