@@ -1,0 +1,278 @@
+//! Tests of the idea itself: the cache holds what each token means in its text, and nothing but earlier
+//! tokens of the same session goes into it. Each runs on the reference and on the device, without and
+//! with subgroup operations.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+#[path = "common/device.rs"]
+mod device;
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/texts.rs"]
+mod texts;
+#[path = "idea/tiny.rs"]
+mod tiny;
+
+use std::path::Path;
+
+use common::{Driven, Sizes, argmax};
+use hob::gpu::Executor;
+use hob::kernels::PageLayout;
+use hob::kv_cache::KvLease;
+use hob::reference::ReferenceExecutor;
+use hob::scheduler::{Batch, TokenSpan};
+use random::Random;
+
+// All comparisons below are of bits: a token's sums have one order, whatever else is in its batch. That is
+// what lets a cache filled by prefill, by decoding or by another batch be used as one.
+
+/// Largest batch of the models here.
+const TOKENS_MAX: usize = 64;
+/// Most logit rows of a step, by `Driven`.
+const ROWS_MAX: usize = 16;
+
+const SIZES: Sizes = Sizes { context_tokens: 128, sessions: 4, tokens_max: TOKENS_MAX, half: true };
+
+/// Runs `body` with the model on every executor.
+fn on_all_executors(path: &Path, half: bool, body: impl Fn(&mut Driven)) {
+    let sizes = Sizes { half, ..SIZES };
+    println!("{} on the reference", path.display());
+    body(&mut Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), path, sizes));
+    for disable_subgroup_ops in [false, true] {
+        let executor = device::open(disable_subgroup_ops);
+        println!("{} on {:?}", path.display(), executor.capabilities().device_name);
+        let messages = executor.messages();
+        body(&mut Driven::load(Box::new(executor), path, sizes));
+        device::assert_silent(&messages);
+    }
+}
+
+/// Runs `body` with every tiny model on every executor.
+fn on_tiny_models(half: bool, body: impl Fn(&mut Driven)) {
+    let folder = tempfile::tempdir().unwrap();
+    for path in tiny::write(folder.path()) {
+        on_all_executors(&path, half, &body);
+    }
+}
+
+/// Tokens of a session, from a position on.
+fn span(lease: &KvLease, position: usize, tokens: &[u32], logits: usize) -> TokenSpan {
+    let position = position as u32;
+    TokenSpan { table: lease.table(), position, tokens: tokens.to_vec(), logits }
+}
+
+/// Runs one batch; returns its rows of logits.
+fn step(model: &mut Driven, spans: Vec<TokenSpan>) -> Vec<Vec<f32>> {
+    let batch = Batch { spans };
+    model.runner.step(&batch).unwrap();
+    let rows: Vec<_> =
+        (0..batch.logit_count()).map(|row| model.runner.logits(row).to_vec()).collect();
+    assert!(rows.iter().flatten().all(|logit| logit.is_finite()), "logits are finite");
+    rows
+}
+
+/// Keys and values of one position: for each layer, all heads' keys and all heads' values.
+type Cached = Vec<[Vec<f32>; 2]>;
+
+fn cached(model: &mut Driven, lease: &KvLease, position: usize) -> Cached {
+    let (kv, executor) = model.runner.kv_mut();
+    let (layout, layers) = (kv.config().layout, kv.config().layers);
+    let slot = position as u32 % PageLayout::TOKENS;
+    let page = lease.pages()[position / PageLayout::TOKENS as usize].index();
+    let page_bytes = layout.page_bytes();
+    let mut words = vec![0_u32; page_bytes as usize / 4];
+    let layer = |layer: usize| {
+        let offset = kv.layer(layer).offset + u64::from(page) * page_bytes;
+        let out = bytemuck::cast_slice_mut(&mut words);
+        executor.read(kv.layer(layer).buffer, offset, out).unwrap();
+        [false, true].map(|is_value| {
+            let dim = layout.head_dim as usize;
+            let mut values = vec![0.0; layout.kv_heads as usize * dim];
+            for (head, out) in (0..).zip(values.chunks_exact_mut(dim)) {
+                layout.load(&words, 0, slot, head, is_value, out);
+            }
+            values
+        })
+    };
+    (0..layers).map(layer).collect()
+}
+
+fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    (0..count).map(|_| random.below(tiny::VOCAB)).collect()
+}
+
+#[test]
+fn prefill_of_many_tokens_equals_as_many_decode_steps() {
+    for half in [true, false] {
+        on_tiny_models(half, |model| {
+            let tokens = random_tokens(1, 40);
+            let lease = model.lease(tokens.len());
+            let decoded: Vec<Vec<f32>> = (0..tokens.len())
+                .flat_map(|at| step(model, vec![span(&lease, at, &tokens[at..=at], 1)]))
+                .collect();
+            let decoded_kv: Vec<Cached> =
+                (0..tokens.len()).map(|at| cached(model, &lease, at)).collect();
+            model.release(lease);
+            // At once, and in chunks that fit neither tiles nor pages.
+            for chunk in [40, 2, 3, 7, 33] {
+                let lease = model.lease(tokens.len());
+                for first in (0..tokens.len()).step_by(chunk) {
+                    let count = chunk.min(tokens.len() - first);
+                    let wanted = count.min(ROWS_MAX);
+                    let part = &tokens[first..first + count];
+                    let rows = step(model, vec![span(&lease, first, part, wanted)]);
+                    let expected = &decoded[first + count - wanted..first + count];
+                    assert_eq!(rows, expected, "logits of {count} tokens from {first}");
+                }
+                for (at, expected) in decoded_kv.iter().enumerate() {
+                    assert_eq!(&cached(model, &lease, at), expected, "cache at {at}, by {chunk}");
+                }
+                model.release(lease);
+            }
+        });
+    }
+}
+
+/// Decodes greedily from the logits of a prompt; returns each step's logits.
+fn continue_greedily(
+    model: &mut Driven,
+    lease: &KvLease,
+    prompt: &[u32],
+    steps: usize,
+) -> Vec<Vec<f32>> {
+    let mut rows = step(model, vec![span(lease, 0, prompt, 1)]);
+    for at in prompt.len()..prompt.len() + steps {
+        let next = argmax(rows.last().unwrap());
+        rows.extend(step(model, vec![span(lease, at, &[next], 1)]));
+    }
+    rows
+}
+
+#[test]
+fn interleaved_sessions_give_what_each_gives_alone() {
+    const STEPS: usize = 6;
+    on_tiny_models(true, |model| {
+        let prompts = [random_tokens(2, 7), random_tokens(3, 33)];
+        let alone = prompts.each_ref().map(|prompt| {
+            let lease = model.lease(prompt.len() + STEPS);
+            let rows = continue_greedily(model, &lease, prompt, STEPS);
+            model.release(lease);
+            rows
+        });
+        let next = |session: usize, at: usize| [argmax(&alone[session][at])];
+
+        // Each in steps of its own, taken in turns. Other pages and tables than alone.
+        let other = model.lease(40);
+        let leases = prompts.each_ref().map(|prompt| model.lease(prompt.len() + STEPS));
+        for session in [1, 0] {
+            let rows = step(model, vec![span(&leases[session], 0, &prompts[session], 1)]);
+            assert_eq!(rows[0], alone[session][0], "prompt of session {session}");
+        }
+        for at in 0..STEPS {
+            for session in [0, 1] {
+                let position = prompts[session].len() + at;
+                let token = next(session, at);
+                let rows = step(model, vec![span(&leases[session], position, &token, 1)]);
+                assert_eq!(rows[0], alone[session][at + 1], "session {session}, step {at}");
+            }
+        }
+        leases.into_iter().for_each(|lease| model.release(lease));
+
+        // Both in one batch: prompts together, then a prompt's tail beside a token, then tokens.
+        let leases = prompts.each_ref().map(|prompt| model.lease(prompt.len() + STEPS));
+        let spans =
+            vec![span(&leases[0], 0, &prompts[0], 1), span(&leases[1], 0, &prompts[1][..20], 0)];
+        let rows = step(model, spans);
+        assert_eq!(rows[0], alone[0][0], "a prompt beside another");
+        let spans = vec![
+            span(&leases[1], 20, &prompts[1][20..], 1),
+            span(&leases[0], prompts[0].len(), &next(0, 0), 1),
+        ];
+        let rows = step(model, spans);
+        assert_eq!(rows[0], alone[1][0], "the rest of a prompt beside a decode step");
+        assert_eq!(rows[1], alone[0][1], "a decode step beside the rest of a prompt");
+        for at in 0..STEPS - 1 {
+            let spans = vec![
+                span(&leases[0], prompts[0].len() + at + 1, &next(0, at + 1), 1),
+                span(&leases[1], prompts[1].len() + at, &next(1, at), 1),
+            ];
+            let rows = step(model, spans);
+            assert_eq!(rows[0], alone[0][at + 2], "session 0, shared step {at}");
+            assert_eq!(rows[1], alone[1][at + 1], "session 1, shared step {at}");
+        }
+        leases.into_iter().for_each(|lease| model.release(lease));
+        model.release(other);
+    });
+}
+
+/// The same last token behind two prefixes of one length: its key is the same in layer 0, which sees the
+/// token alone, and another in every layer above.
+fn check_contextual(model: &mut Driven, texts: [&[u32]; 2]) {
+    let last = texts[0].len() - 1;
+    assert_eq!(texts[0].len(), texts[1].len(), "equal positions");
+    assert_eq!(texts[0][last], texts[1][last], "the same token");
+    assert_ne!(texts[0][..last], texts[1][..last], "behind different prefixes");
+    let [a, b] = texts.map(|tokens| {
+        let lease = model.lease(tokens.len());
+        step(model, vec![span(&lease, 0, tokens, 1)]);
+        let found = cached(model, &lease, last);
+        model.release(lease);
+        found
+    });
+    assert!(a[0][0].iter().any(|value| *value != 0.0), "the key is there");
+    assert_eq!(a[0], b[0], "layer 0 sees the token and its position alone");
+    for layer in 1..a.len() {
+        assert_ne!(a[layer][0], b[layer][0], "keys of layer {layer}");
+        assert_ne!(a[layer][1], b[layer][1], "values of layer {layer}");
+    }
+}
+
+/// Two texts that begin with the same `shared` tokens: those have the same keys, values and logits,
+/// whatever follows.
+fn check_causal(model: &mut Driven, texts: [&[u32]; 2], shared: usize) {
+    assert_eq!(texts[0][..shared], texts[1][..shared], "the same beginning");
+    assert_ne!(texts[0][shared], texts[1][shared], "and then another token");
+    let [a, b] = texts.map(|tokens| {
+        let lease = model.lease(tokens.len());
+        // The shared tokens' logits come out in a step with what follows.
+        let wanted = tokens.len().min(ROWS_MAX);
+        let rows = step(model, vec![span(&lease, 0, tokens, wanted)]);
+        let found: Vec<Cached> = (0..shared).map(|at| cached(model, &lease, at)).collect();
+        let follower = cached(model, &lease, shared);
+        model.release(lease);
+        (rows, found, follower)
+    });
+    assert_eq!(a.0[..shared], b.0[..shared], "logits of the beginning");
+    assert_eq!(a.1, b.1, "keys and values of the beginning");
+    assert_ne!(a.2, b.2, "the token that differs");
+}
+
+#[test]
+fn the_cache_is_contextual() {
+    on_tiny_models(true, |model| {
+        let (mut a, mut b) = (random_tokens(4, 9), random_tokens(5, 9));
+        (a[8], b[8]) = (17, 17);
+        check_contextual(model, [&a, &b]);
+        // One other token, eight positions ahead, is enough; the window of the tiny model is longer.
+        b[1..8].copy_from_slice(&a[1..8]);
+        check_contextual(model, [&a, &b]);
+    });
+}
+
+#[test]
+fn the_cache_is_causal() {
+    on_tiny_models(true, |model| {
+        let a = random_tokens(6, 16);
+        for changed in [1, 5, 15] {
+            let mut b = a.clone();
+            b[changed] = (b[changed] + 1) % tiny::VOCAB;
+            check_causal(model, [&a, &b], changed);
+        }
+        // Another length is another batch.
+        let mut longer = a[..9].to_vec();
+        longer[4] = (longer[4] + 1) % tiny::VOCAB;
+        check_causal(model, [&a, &longer], 4);
+    });
+}
