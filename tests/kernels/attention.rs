@@ -37,6 +37,13 @@ impl Layer {
         PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, half: self.half }
     }
 
+    /// Lavapipe 25.0 has subgroup operations; the variant without them, which it never runs but by choice,
+    /// takes it minutes to compile for large heads.
+    fn compiles_soon(&self) -> bool {
+        self.head_dim <= 64
+            || std::env::var_os("HOB_DRIVER").is_none_or(|name| name != "lavapipe-25.0")
+    }
+
     /// Pages with keys and values at every position of a session up to its last token, and garbage in
     /// all others, in page 0, and in the pages that are not leased; with the sessions' block tables.
     fn pages(&self, case: &mut Case) -> (BufferSlice, BufferSlice, u32) {
@@ -125,7 +132,14 @@ const PLAIN: Layer = Layer {
 fn check(seed: u64, layers: &[Layer]) {
     on_both_variants(|executor| {
         let mut case = Case::new(executor.capabilities(), seed);
-        layers.iter().for_each(|layer| layer.add(&mut case));
+        let subgroup_ops = case.caps.subgroup_ops;
+        for layer in layers {
+            if subgroup_ops || layer.compiles_soon() {
+                layer.add(&mut case);
+            } else {
+                println!("left out on this driver: {layer:?}");
+            }
+        }
         case.check(executor);
     });
 }
