@@ -16,31 +16,46 @@
 //            and shuffle in the variants with SUBGROUPS=1
 // Numerics   f32; within 1e-5 of the twin relative to sum |w x|
 //
-// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1
-// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1
-// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1
-// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1
-// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1
-// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1
-// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1
-// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1
-// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1
-// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1
-// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1
-// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0
-// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0
-// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0
-// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0
-// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0
-// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0
-// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0
-// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0
-// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0
-// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0
-// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0
+// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1 POINTERS=0
+// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1 POINTERS=0
+// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0
+// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0
+// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0
+// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0
+// Variant matmul_f32_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1
+// Variant matmul_f16_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1
+// Variant matmul_bf16_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q8_0_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q4_0_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q4_1_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q5_0_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q5_1_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1
+// Variant matmul_q4_k_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1
+// Variant matmul_q5_k_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1
+// Variant matmul_q6_k_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1
+// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0
+// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0
+// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0
+// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0
+// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0
+// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#if POINTERS
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
@@ -58,6 +73,9 @@ const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) *
 const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
 
 layout(push_constant) uniform Params {
+    uvec2 quad_address; // with POINTERS: of the planes and of x
+    uvec2 word_address;
+    uvec2 x_address;
     uint units;     // units in a row of W
     uint rows;      // rows of y to write
     uint groups;    // groups of LANES rows in the planes
@@ -68,12 +86,25 @@ layout(push_constant) uniform Params {
     uint blocks;    // blocks of 32 in a row of W
     float epsilon;  // with NORM
 };
-layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
-layout(std430, binding = 1) readonly buffer Words { uint words[]; };
-layout(std430, binding = 2) readonly buffer X { vec4 x[]; };
+layout(std430, binding = 0) readonly buffer Quads { uvec4 bound_quads[]; };
+layout(std430, binding = 1) readonly buffer Words { uint bound_words[]; };
+layout(std430, binding = 2) readonly buffer X { vec4 bound_x[]; };
 layout(std430, binding = 3) buffer Y { float y[]; };
 layout(std430, binding = 4) readonly buffer Gain { vec4 gain[]; };
 layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
+
+#if POINTERS
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane { uvec4 at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordPlane { uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer XRows { vec4 at[]; };
+#define quads QuadPlane(quad_address).at
+#define words WordPlane(word_address).at
+#define x_rows XRows(x_address).at
+#else
+#define quads bound_quads
+#define words bound_words
+#define x_rows bound_x
+#endif
 
 // A block of 32 activations is 8 vec4: lane i (mod 8) loads number i; with 4 lanes each loads two.
 const uint SPREAD = LANES < 8 ? LANES : 8;
@@ -136,7 +167,7 @@ void main() {
             [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                 float total[LOADS];
                 [[unroll]] for (uint i = 0; i < LOADS; i++) {
-                    vec4 v = inside ? x[x_at[t] + block_index * 8 + i * SPREAD] : vec4(0.0);
+                    vec4 v = inside ? x_rows[x_at[t] + block_index * 8 + i * SPREAD] : vec4(0.0);
                     if (NORM == 1) {
                         squares[t] += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
                         const uint at = block_index * 8 + i * SPREAD + lane % SPREAD;

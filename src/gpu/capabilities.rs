@@ -52,6 +52,8 @@ pub struct Capabilities {
     pub shared_bytes_max: u32,
     /// 16-bit types can be loaded from and stored to storage buffers.
     pub storage_16bit: bool,
+    /// Shaders can load through the addresses of buffers.
+    pub buffer_pointers: bool,
     /// Device-local memory is visible to the host: weights are written in place.
     pub unified_memory: bool,
     /// Nanoseconds per timestamp tick; 0 where the queue has no timestamps.

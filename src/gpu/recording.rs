@@ -83,6 +83,9 @@ pub struct Dispatch {
     pub bindings: Vec<BufferSlice>,
     /// Push constants, `kernel.push_bytes` bytes.
     pub push: Vec<u8>,
+    /// How many addresses the push constants begin with: 64 bits each, of the first bindings in
+    /// order, filled in by the executor. Only where `Capabilities::buffer_pointers`.
+    pub pointers: u32,
     /// Workgroups in x, y, z.
     pub groups: [u32; 3],
 }

@@ -111,6 +111,7 @@ pub fn record(
         spec,
         bindings: vec![args.q, args.steps, args.tiles, args.tables, args.kv, args.kv, args.y],
         push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
         groups: [tiles, args.kv_heads * head_parts, 1],
     });
 }

@@ -62,6 +62,7 @@ pub fn record(
             spec: vec![caps.lanes, 1, 1],
             bindings: vec![slice.quads, slice.words, steps, y],
             push: bytemuck::bytes_of(&params).to_vec(),
+            pointers: 0,
             groups: [tokens, 1, 1],
         });
     }

@@ -34,6 +34,7 @@ pub fn record(
         spec: vec![caps.lanes, 1, 1],
         bindings: vec![x, rows, y],
         push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
         groups: [count, 1, 1],
     });
 }

@@ -38,6 +38,7 @@ pub fn record(
         spec: vec![caps.lanes, 1, 1, u32::from(gelu)],
         bindings: vec![x, y],
         push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
         groups: [tokens, PARTS, 1],
     });
 }

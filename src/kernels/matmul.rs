@@ -11,6 +11,8 @@ use crate::tensor::layout::Layout;
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
+    /// Of quads, words and x; filled in by the executor where there are pointers.
+    pub addresses: [[u32; 2]; 3],
     pub units: u32,
     pub rows: u32,
     pub groups: u32,
@@ -125,6 +127,19 @@ const SUBGROUPS: [&Kernel; 11] = [
     &spirv::MATMUL_Q5_K,
     &spirv::MATMUL_Q6_K,
 ];
+const POINTERS: [&Kernel; 11] = [
+    &spirv::MATMUL_F32_POINTERS,
+    &spirv::MATMUL_F16_POINTERS,
+    &spirv::MATMUL_BF16_POINTERS,
+    &spirv::MATMUL_Q8_0_POINTERS,
+    &spirv::MATMUL_Q4_0_POINTERS,
+    &spirv::MATMUL_Q4_1_POINTERS,
+    &spirv::MATMUL_Q5_0_POINTERS,
+    &spirv::MATMUL_Q5_1_POINTERS,
+    &spirv::MATMUL_Q4_K_POINTERS,
+    &spirv::MATMUL_Q5_K_POINTERS,
+    &spirv::MATMUL_Q6_K_POINTERS,
+];
 const SHARED: [&Kernel; 11] = [
     &spirv::MATMUL_F32_SHARED,
     &spirv::MATMUL_F16_SHARED,
@@ -158,7 +173,9 @@ pub fn record_shaped(
 ) {
     let layout = &matmul.weights.layout;
     let format = format_index(layout.dtype);
-    let kernel = by_subgroups(caps, SUBGROUPS[format], SHARED[format]);
+    let pointers = if caps.subgroup_ops && caps.buffer_pointers { 3 } else { 0 };
+    let subgroups = if pointers > 0 { POINTERS[format] } else { SUBGROUPS[format] };
+    let kernel = by_subgroups(caps, subgroups, SHARED[format]);
     assert!(!(matmul.epilogue.is_glu() && matmul.bias.is_some()), "a GLU takes no bias");
     let (gain, epsilon) = matmul.norm.unzip();
     for slice in matmul.weights.row_slices(caps, GROUP_MULTIPLE) {
@@ -171,6 +188,7 @@ pub fn record_shaped(
             ..bias
         });
         let params = Params {
+            addresses: [[0; 2]; 3],
             units: u32_of(layout.units()),
             rows: u32_of(slice.row_count / per_y),
             groups: u32_of(slice.groups),
@@ -203,6 +221,7 @@ pub fn record_shaped(
                 or_unused(bias, matmul.x),
             ],
             push: bytemuck::bytes_of(&params).to_vec(),
+            pointers,
             groups: [matmul.tokens.div_ceil(shape.tokens), u32_of(row_tiles), 1],
         });
     }

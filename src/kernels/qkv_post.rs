@@ -91,6 +91,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
             args.kv,
         ],
         push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
         groups: [tokens, args.heads + 2 * args.kv_heads, 1],
     });
 }

@@ -42,6 +42,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &RmsNorm, to
         spec: vec![caps.lanes, 1, 1, u32::from(args.residual)],
         bindings: vec![args.x, args.gain, args.y],
         push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
         groups: [tokens, 1, 1],
     });
 }

@@ -54,6 +54,7 @@ impl ReferenceExecutor {
             workgroup_invocations_max: 1024,
             shared_bytes_max: 1 << 16,
             storage_16bit: true,
+            buffer_pointers: false,
             unified_memory: true,
             timestamp_period_ns: 0.0,
             workarounds: Workarounds::default(),

@@ -35,7 +35,9 @@ impl Device {
         if chosen.subgroup_size_control && chosen.api_version < vk::API_VERSION_1_3 {
             extensions.push(ext::subgroup_size_control::NAME.as_ptr());
         }
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .buffer_device_address(chosen.info.capabilities.buffer_pointers);
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
             .subgroup_size_control(true)
             .compute_full_subgroups(true);

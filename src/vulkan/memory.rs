@@ -67,6 +67,9 @@ impl Memory {
         if device.chosen.memory_budget {
             info.flags |= vk_mem::AllocatorCreateFlags::EXT_MEMORY_BUDGET;
         }
+        if device.chosen.info.capabilities.buffer_pointers {
+            info.flags |= vk_mem::AllocatorCreateFlags::BUFFER_DEVICE_ADDRESS;
+        }
         if device.chosen.memory_priority {
             info.flags |= vk_mem::AllocatorCreateFlags::EXT_MEMORY_PRIORITY;
         }
@@ -79,7 +82,7 @@ impl Memory {
             device: device.raw.clone(),
             physical_device: device.chosen.raw,
             debug_settings: gpu_allocator::AllocatorDebugSettings::default(),
-            buffer_device_address: false,
+            buffer_device_address: device.chosen.info.capabilities.buffer_pointers,
             allocation_sizes: gpu_allocator::AllocationSizes::new(4 << 20, 4 << 20),
         })
         .map_err(|error| DeviceError::Call {
@@ -102,6 +105,17 @@ impl Memory {
         self.buffers.get_mut(&handle).expect("a live buffer")
     }
 
+    /// Address of a buffer on the device; 0 where the device has no addresses.
+    pub(super) fn address(&self, handle: BufferHandle) -> u64 {
+        if !self.device.chosen.info.capabilities.buffer_pointers {
+            return 0;
+        }
+        let info = vk::BufferDeviceAddressInfo::default().buffer(self.get(handle).raw);
+        // SAFETY: the buffer is alive and was made with a device address, as all are where the
+        // feature is on.
+        unsafe { self.device.raw.get_buffer_device_address(&info) }
+    }
+
     /// Creates a buffer; its contents are undefined.
     pub(super) fn create(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
         let bytes = desc.bytes.next_multiple_of(4).max(4);
@@ -114,11 +128,13 @@ impl Memory {
                 free_bytes: free_bytes.min(limit),
             });
         }
-        let info = vk::BufferCreateInfo::default().size(bytes).usage(
-            vk::BufferUsageFlags::STORAGE_BUFFER
-                | vk::BufferUsageFlags::TRANSFER_SRC
-                | vk::BufferUsageFlags::TRANSFER_DST,
-        );
+        let mut usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST;
+        if self.device.chosen.info.capabilities.buffer_pointers {
+            usage |= vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        }
+        let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         let (raw, allocation) = match desc.usage {
             BufferUsage::Upload => self.create_host(desc, &info, MemoryLocation::CpuToGpu)?,
             BufferUsage::Readback => self.create_host(desc, &info, MemoryLocation::GpuToCpu)?,

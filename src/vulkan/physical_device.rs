@@ -210,6 +210,7 @@ fn describe(
         workgroup_invocations_max: limits.max_compute_work_group_invocations,
         shared_bytes_max: limits.max_compute_shared_memory_size,
         storage_16bit: features.storage_16bit,
+        buffer_pointers: features.buffer_address,
         unified_memory: is_unified(&memory, device_type),
         timestamp_period_ns: limits.timestamp_period,
         workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
@@ -263,6 +264,7 @@ struct Features {
     subgroup_size_control: bool,
     storage_16bit: bool,
     memory_priority: bool,
+    buffer_address: bool,
 }
 
 impl Features {
@@ -289,6 +291,7 @@ impl Features {
                 && control.compute_full_subgroups == vk::TRUE,
             storage_16bit: v11.storage_buffer16_bit_access == vk::TRUE,
             memory_priority: priority.memory_priority == vk::TRUE,
+            buffer_address: v12.buffer_device_address == vk::TRUE,
         }
     }
 }

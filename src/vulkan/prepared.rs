@@ -178,6 +178,11 @@ impl Prepared {
         let set = self.descriptor_set(memory, layouts.set, &dispatch.bindings)?;
         let bind_point = vk::PipelineBindPoint::COMPUTE;
         let [x, y, z] = dispatch.groups;
+        let mut push = dispatch.push.clone();
+        let pointers = dispatch.bindings.iter().take(dispatch.pointers as usize);
+        for (place, slice) in push.chunks_exact_mut(8).zip(pointers) {
+            place.copy_from_slice(&(memory.address(slice.buffer) + slice.offset).to_ne_bytes());
+        }
         // SAFETY: see `fill`.
         unsafe {
             raw.cmd_bind_pipeline(self.commands, bind_point, pipeline);
@@ -189,14 +194,9 @@ impl Prepared {
                 &[set],
                 &[],
             );
-            if !dispatch.push.is_empty() {
-                raw.cmd_push_constants(
-                    self.commands,
-                    layouts.pipeline,
-                    vk::ShaderStageFlags::COMPUTE,
-                    0,
-                    &dispatch.push,
-                );
+            if !push.is_empty() {
+                let stages = vk::ShaderStageFlags::COMPUTE;
+                raw.cmd_push_constants(self.commands, layouts.pipeline, stages, 0, &push);
             }
             raw.cmd_dispatch(self.commands, x, y, z);
         }
