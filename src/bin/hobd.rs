@@ -46,13 +46,13 @@ const TEXT_THREADS_MAX: usize = 8;
 #[derive(Debug, Error)]
 enum DaemonError {
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(Box<ConfigError>),
     #[error(transparent)]
     Log(#[from] TelemetryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(Box<OpenError>),
     #[error("the device failed while serving: {0}")]
     DeviceFailed(#[source] DeviceError),
     #[error("the engine's thread panicked")]
@@ -69,20 +69,32 @@ impl DaemonError {
     fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Log(_) => EXIT_CONFIG,
-            Self::Open(
-                OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)),
-            ) => {
-                match error {
-                    // The configuration names the device.
-                    DeviceError::DeviceNotFound { .. } => EXIT_CONFIG,
-                    _ => EXIT_UNAVAILABLE,
-                }
-            }
-            Self::Open(_) => EXIT_CONFIG,
+            Self::Open(error) => open_status(error),
             Self::Socket(_) => EXIT_SOCKET,
             Self::DeviceFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
             Self::System { .. } => EXIT_SYSTEM,
         }
+    }
+}
+
+impl From<OpenError> for DaemonError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(Box::new(error))
+    }
+}
+
+impl From<ConfigError> for DaemonError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}
+
+fn open_status(error: &OpenError) -> u8 {
+    match error {
+        // The configuration names the device.
+        OpenError::Device(DeviceError::DeviceNotFound { .. }) => EXIT_CONFIG,
+        OpenError::Device(_) | OpenError::Model(ModelLoadError::Device(_)) => EXIT_UNAVAILABLE,
+        _ => EXIT_CONFIG,
     }
 }
 
@@ -234,8 +246,8 @@ async fn load(
             }
             progress.report(done, total);
         };
-        let executor = Box::new(VulkanExecutor::new(&vulkan)?);
-        engine::open(executor, &model, &options, &mut report)
+        let executor = Box::new(VulkanExecutor::new(&vulkan).map_err(OpenError::from)?);
+        engine::open(executor, &model, &options, &mut report).map_err(DaemonError::from)
     });
     tokio::select! {
         biased;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::engine::AdmitError;
+use crate::sampler::SamplingError;
 
 use super::fields::ParamsError;
 
@@ -128,12 +129,22 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::UnknownToken { token, vocab_size } => {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
             }
-            AdmitError::Sampling(_) => (ErrorCode::INVALID_PARAMS, Value::Null),
+            AdmitError::Sampling(error) => (ErrorCode::INVALID_PARAMS, sampling_data(&error)),
             AdmitError::EmptyPrompt => (ErrorCode::EMPTY_PROMPT, Value::Null),
             AdmitError::ShuttingDown => (ErrorCode::SHUTTING_DOWN, Value::Null),
         };
         let data = (!data.is_null()).then_some(data);
         Self { code, message, data }
+    }
+}
+
+fn sampling_data(error: &SamplingError) -> Value {
+    match error {
+        SamplingError::OutOfRange { field, least, most, found } => {
+            json!({"field": field, "wanted": format!("{least} to {most}"), "found": found.to_string()})
+        }
+        // Of logits, not of parameters.
+        _ => Value::Null,
     }
 }
 

@@ -109,7 +109,9 @@ impl Connection {
         let stopping = &self.shared.stopping;
         match self.read_all(frames, &mut tasks).await {
             ReadEnd::Stopping => {}
-            ReadEnd::Broken(error) => self.answer_broken(error),
+            // The connection itself failed: there is nobody to answer.
+            ReadEnd::Broken(FrameError::Io(_)) => return,
+            ReadEnd::Broken(error) => self.answer_broken(&error),
             ReadEnd::Closed => tokio::select! {
                 biased;
                 () = frames.hung_up() => return,
@@ -239,20 +241,17 @@ impl Connection {
         self.in_flight().values().for_each(|request| request.cancel.raise());
     }
 
-    fn answer_broken(&self, error: FrameError) {
-        debug!(uid = self.owner.uid, %error, "framing lost");
-        let message = error.to_string();
-        let error = match error {
+    fn answer_broken(&self, error: &FrameError) {
+        let (code, data) = match error {
             FrameError::TooLarge { limit, found } => {
-                ErrorObject::new(ErrorCode::FRAME_TOO_LARGE, message)
-                    .with_data(json!({"limit": limit, "found": found}))
+                (ErrorCode::FRAME_TOO_LARGE, Some(json!({"limit": limit, "found": found})))
             }
-            FrameError::BadHeader { .. } | FrameError::Truncated { .. } => {
-                ErrorObject::new(ErrorCode::BAD_FRAME, message)
-            }
-            FrameError::Io(_) => return self.dropped.cancel(),
+            _ => (ErrorCode::BAD_FRAME, None),
         };
-        self.reply::<()>(None, &Err(error));
+        // Not the error itself: it repeats some of the client's bytes.
+        debug!(uid = self.owner.uid, code = code.0, "framing lost");
+        let message = error.to_string();
+        self.reply::<()>(None, &Err(ErrorObject { code, message, data }));
     }
 
     /// A notification gets no reply, whatever is wrong with it.

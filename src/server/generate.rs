@@ -16,7 +16,6 @@ use crate::protocol::{
     self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT, Message,
     RequestId, STOP_TEXTS_MAX, method,
 };
-use crate::sampler::SamplingError;
 
 /// Longest stop text; the engine holds back as much of the text.
 const STOP_TEXT_BYTES_MAX: usize = 1024;
@@ -107,7 +106,7 @@ fn read(
         repeat_penalty: params.repeat_penalty.unwrap_or(defaults.repeat_penalty),
         seed: params.seed,
     };
-    sampling.check().map_err(sampling_refused)?;
+    sampling.check().map_err(AdmitError::Sampling)?;
     let stop = params.stop.unwrap_or_default().0;
     check_stop(&stop)?;
     for (field, count) in
@@ -170,16 +169,5 @@ fn check_stop(stop: &[String]) -> Result<(), ErrorObject> {
             let wanted = format!("texts of 1 to {STOP_TEXT_BYTES_MAX} bytes");
             Err(out_of_range("stop", wanted, format_args!("one of {} bytes", text.len())))
         }
-    }
-}
-
-/// Parameters that the sampler does not take.
-pub(super) fn sampling_refused(error: SamplingError) -> ErrorObject {
-    match error {
-        SamplingError::OutOfRange { field, least, most, found } => {
-            out_of_range(field, format!("{least} to {most}"), found)
-        }
-        // The others come of logits, of which there are none yet.
-        error => ErrorObject::new(protocol::ErrorCode::INTERNAL, error.to_string()),
     }
 }

@@ -1,0 +1,195 @@
+//! Clients that are gone, slow, greedy or hostile, and the stop.
+#![allow(clippy::unwrap_used)]
+
+mod server_support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use server_support::{ADA, Bench, Client, FLOOD, HOLD, PATIENCE, code};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn a_disconnect_cancels_what_is_in_flight() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    for id in [1, 2] {
+        client.ask(id, "generate", json!({"tokens": [HOLD], "stream": id == 1})).await;
+        bench.arrived().await;
+    }
+    drop(client);
+    bench.cancelled().await;
+    bench.cancelled().await;
+    let mut other = bench.connect();
+    assert_eq!(other.call("status", json!({})).await["result"]["connections"], 1);
+}
+
+#[tokio::test]
+async fn a_client_that_only_stops_sending_gets_its_replies() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "generate", "params":
+        {"tokens": [9], "max_tokens": 3, "stream": true}});
+    // Without the newline at the end.
+    client.send_bytes(request.to_string().as_bytes()).await;
+    client.writer.shutdown().await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.message().await["method"], "generate.token");
+    }
+    assert_eq!(client.message().await["id"], 1);
+    assert_eq!(client.next().await, None);
+    // And one that then hangs up altogether has cancelled.
+    let mut client = bench.connect();
+    client.ask(1, "generate", json!({"tokens": [HOLD]})).await;
+    client.writer.shutdown().await.unwrap();
+    bench.arrived().await;
+    bench.arrived().await;
+    drop(client);
+    bench.cancelled().await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_dropped_and_its_generation_cancelled() {
+    let mut bench = Bench::with(|options| options.outgoing_bytes_max = 64 * 1024);
+    let mut slow = bench.connect();
+    let mut other = bench.connect();
+    slow.ask(1, "generate", json!({"tokens": [FLOOD], "stream": true})).await;
+    bench.cancelled().await;
+    // What had been written can be read, then comes the end.
+    while slow.next().await.is_some() {}
+    assert!(other.call("status", json!({})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_at_all_is_dropped_after_the_timeout() {
+    let bench = Bench::with(|options| {
+        options.write_timeout = Duration::from_millis(200);
+        options.outgoing_bytes_max = 16 * 1024;
+    });
+    let mut client = bench.connect();
+    let line = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize"}).to_string() + "\n";
+    // More than all buffers hold: at some point the server is not reading either, then it leaves.
+    let lines = line.repeat(100_000);
+    let written = timeout(PATIENCE, client.writer.write_all(lines.as_bytes())).await;
+    assert!(written.expect("the connection ends").is_err());
+}
+
+#[tokio::test]
+async fn ten_thousand_pipelined_requests_are_all_answered() {
+    const COUNT: usize = 10_000;
+    let bench = Bench::start();
+    let Client { mut reader, mut writer } = bench.connect();
+    let sending = tokio::spawn(async move {
+        for id in 0..COUNT {
+            let request = json!({"jsonrpc": "2.0", "id": id, "method": "tokenize",
+                "params": {"text": id.to_string()}});
+            writer.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+        }
+        writer.shutdown().await.unwrap();
+    });
+    let mut text = String::new();
+    timeout(PATIENCE, reader.read_to_string(&mut text)).await.unwrap().unwrap();
+    sending.await.unwrap();
+    let mut answered = vec![false; COUNT];
+    for line in text.lines() {
+        let reply: Value = serde_json::from_str(line).unwrap();
+        let id = reply["id"].as_u64().unwrap() as usize;
+        let tokens = reply["result"]["tokens"].as_array().unwrap();
+        assert_eq!(tokens.len(), id.to_string().len());
+        assert!(!std::mem::replace(&mut answered[id], true), "{id} is answered twice");
+    }
+    assert!(answered.iter().all(|answered| *answered));
+}
+
+#[tokio::test]
+async fn generations_past_the_limit_are_refused_and_others_are_not() {
+    let mut bench = Bench::with(|options| options.requests_in_flight_max = 2);
+    let mut client = bench.connect();
+    for id in [1, 2] {
+        client.ask(id, "generate", json!({"tokens": [HOLD]})).await;
+        bench.arrived().await;
+    }
+    let refused = client.call("generate", json!({"tokens": [HOLD]})).await;
+    assert_eq!((code(&refused), &refused["error"]["data"]["limit"]), (-32015, &json!(2)));
+    assert!(client.call("tokenize", json!({"text": "a"})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn connections_past_the_limit_are_told_so() {
+    let bench = Bench::with(|options| options.connections_max = 1);
+    let first = bench.connect();
+    let mut second = bench.connect();
+    assert_eq!(code(&second.message().await), -32017);
+    assert_eq!(second.next().await, None);
+    drop(first);
+    // Its place is free as soon as its task has ended.
+    loop {
+        let mut client = bench.connect();
+        // One that is refused may be closed before it has said anything.
+        let _ = client
+            .writer
+            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n")
+            .await;
+        match client.message().await {
+            reply if reply["result"].is_object() => return,
+            refused => assert_eq!(code(&refused), -32017),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_announced_gigabyte_is_refused_and_the_connection_closed() {
+    let mut bench = Bench::start();
+    let mut stream = bench.raw_as(ADA);
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "generate",
+        "params": {"tokens": [HOLD]}});
+    let request = request.to_string();
+    let frames = format!(
+        "Content-Length: {}\r\n\r\n{request}Content-Length: 1073741824\r\n\r\n{{",
+        request.len()
+    );
+    stream.write_all(frames.as_bytes()).await.unwrap();
+    bench.cancelled().await;
+    let mut text = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut text)).await.unwrap().unwrap();
+    let refusal = text.lines().find(|line| line.contains("error")).unwrap();
+    let end = refusal.rfind('}').unwrap();
+    let refusal: Value = serde_json::from_str(&refusal[..=end]).unwrap();
+    assert_eq!(code(&refusal), -32013);
+    assert_eq!(refusal["error"]["data"], json!({"limit": 8_388_608, "found": 1_073_741_824}));
+    assert!(text.contains("cancelled"), "what was in flight is answered: {text}");
+}
+
+#[tokio::test]
+async fn lines_and_headers_without_end_are_refused() {
+    let bench = Bench::with(|options| options.frame_bytes_max = 8192);
+    for (byte, expected) in [(b'x', -32013), (b'C', -32014)] {
+        let mut client = bench.connect();
+        client.send_bytes(&[byte; 8200]).await;
+        let mut text = String::new();
+        timeout(PATIENCE, client.reader.read_to_string(&mut text)).await.unwrap().unwrap();
+        let json = &text[text.find('{').unwrap()..];
+        assert_eq!(code(&serde_json::from_str(json).unwrap()), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_stop_cancels_answers_and_ends_in_time() {
+    let mut bench = Bench::start();
+    let mut busy = bench.connect();
+    let mut idle = bench.connect();
+    busy.ask(1, "generate", json!({"tokens": [HOLD]})).await;
+    bench.arrived().await;
+    // It reads nothing of a flood: it may not hold up the stop.
+    let mut stuck = bench.connect();
+    stuck.ask(1, "generate", json!({"tokens": [FLOOD], "stream": true})).await;
+    bench.arrived().await;
+    let started = Instant::now();
+    bench.stop.cancel();
+    bench.server.drain().await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(busy.message().await["result"]["finish_reason"], "cancelled");
+    assert_eq!(busy.next().await, None);
+    assert_eq!(idle.next().await, None);
+}

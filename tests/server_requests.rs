@@ -1,0 +1,240 @@
+//! Requests and replies of a connection, by a server in front of a scripted engine.
+#![allow(clippy::unwrap_used)]
+
+mod server_support;
+
+use hob::protocol::{Framing, encode_frame};
+use serde_json::{Value, json};
+use server_support::{BOB, Bench, DIE, HOLD, PATIENCE, code};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn every_method_answers() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    let info = client.call("initialize", json!({"client": {"name": "t"}, "protocol": 1})).await;
+    assert_eq!(info["result"]["server"]["name"], "hobd");
+    assert_eq!(info["result"]["limits"]["context_tokens"], 2048);
+    let tokens = client.call("tokenize", json!({"text": "hé", "add_special": true})).await;
+    let ids = json!([1, 3 + 0x68, 3 + 0xc3, 3 + 0xa9]);
+    assert_eq!(tokens["result"]["tokens"], ids);
+    let text = client.call("detokenize", json!({"tokens": ids})).await;
+    assert_eq!(text["result"]["text"], "<s>hé");
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let prompt = client.call("apply_template", json!({"messages": messages})).await;
+    assert_eq!(prompt["result"]["prompt"], "[user]x[answer]");
+    let made = client.call("session.create", json!({"name": "n", "context_tokens": 7})).await;
+    assert_eq!(made["result"], json!({"session": 1, "name": "n", "context_tokens": 7}));
+    let list = client.call("session.list", json!({})).await;
+    assert_eq!(list["result"]["sessions"][0]["name"], "n");
+    let closed = client.call("session.close", json!({"session": "n"})).await;
+    assert_eq!(closed["result"], json!({"session": 1}));
+    let status = client.call("status", json!({})).await;
+    assert_eq!(status["result"]["connections"], 1);
+    assert_eq!(status["result"]["sessions"], 0);
+}
+
+#[tokio::test]
+async fn prompts_of_all_kinds_reach_the_engine_as_tokens() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    let byte = |c: u8| 3 + u32::from(c);
+    let with_bos = [1, byte(b'h'), byte(b'i')];
+    client.call("generate", json!({"prompt": "hi", "max_tokens": 1})).await;
+    assert_eq!(bench.arrived().await.tokens, with_bos);
+    client.call("generate", json!({"prompt": "</s>", "max_tokens": 1})).await;
+    assert_eq!(bench.arrived().await.tokens, [1, 2], "special tokens in a prompt count");
+    client.call("generate", json!({"tokens": [9, 8], "max_tokens": 0})).await;
+    let request = bench.arrived().await;
+    assert_eq!((request.tokens, request.tokens_max), (vec![9, 8], 0));
+    // The template's own BOS is not doubled.
+    for (content, bos) in [("hi", 1), ("<s>", 2)] {
+        let messages = json!([{"role": content, "content": "x"}]);
+        client.call("generate", json!({"messages": messages})).await;
+        let request = bench.arrived().await;
+        assert_eq!(request.tokens.iter().filter(|token| **token == 1).count(), bos, "{content}");
+        assert_eq!(request.tokens_max, 512);
+    }
+}
+
+#[tokio::test]
+async fn parameters_reach_the_engine_and_results_come_back() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    client.call("session.create", json!({"name": "s"})).await;
+    let params = json!({
+        "session": "s", "tokens": [7, 8, 9], "max_tokens": 2, "temperature": 0.5, "top_k": 3,
+        "top_p": 0.25, "min_p": 0.125, "repeat_penalty": 1.5, "seed": u64::MAX, "stop": "x",
+        "logprobs": 2, "prompt_logprobs": 0, "stream": false,
+    });
+    let result = client.call("generate", params).await["result"].take();
+    let request = bench.arrived().await;
+    assert_eq!(request.session.map(|session| session.0), Some(1));
+    let sampling = request.sampling;
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 3, 0.25));
+    assert_eq!((sampling.min_p, sampling.repeat_penalty), (0.125, 1.5));
+    assert_eq!((sampling.seed, request.stop), (Some(u64::MAX), vec!["x".to_owned()]));
+    assert_eq!((request.logprobs, request.prompt_logprobs), (Some(2), Some(0)));
+    assert_eq!(result["text"], "aa");
+    assert_eq!(result["finish_reason"], "length");
+    let usage = json!({"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 2});
+    assert_eq!(result["usage"], usage);
+    let entry = json!({"id": 100, "logprob": -0.5, "top": [[100, -0.5], [101, -1.5]]});
+    assert_eq!(result["logprobs"], json!([entry, entry]));
+    assert_eq!(result["prompt_logprobs"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn tokens_stream_in_order_before_the_result() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    let params = json!({"tokens": [9], "max_tokens": 5, "stream": true, "logprobs": 1});
+    client.ask("é", "generate", params).await;
+    for _ in 0..5 {
+        let token = client.message().await;
+        assert_eq!(token["method"], "generate.token");
+        let expected = json!({
+            "id": "é", "text": "a", "token": 100, "logprob": -0.5, "top": [[100, -0.5]]
+        });
+        assert_eq!(token["params"], expected);
+    }
+    assert_eq!(client.message().await["result"]["text"], "aaaaa");
+}
+
+#[tokio::test]
+async fn both_framings_are_answered_in_kind() {
+    let bench = Bench::start();
+    let mut stream = bench.raw_as(server_support::ADA);
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tokenize", "params": {"text": "a"}});
+    let frame = encode_frame(Framing::ContentLength, request.to_string().as_bytes());
+    let reply = json!({"jsonrpc": "2.0", "id": 1, "result": {"tokens": [100]}}).to_string();
+    let expected = encode_frame(Framing::ContentLength, reply.as_bytes());
+    for cut in [9, 30, frame.len()] {
+        for piece in [&frame[..cut], &frame[cut..]] {
+            stream.write_all(piece).await.unwrap();
+        }
+        let mut found = vec![0; expected.len()];
+        timeout(PATIENCE, stream.read_exact(&mut found)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), String::from_utf8(expected.clone()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn several_requests_are_in_flight_and_one_is_cancelled() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    for id in [1, 2] {
+        client.ask(id, "generate", json!({"tokens": [HOLD]})).await;
+        bench.arrived().await;
+    }
+    // Answered while the two are running.
+    assert!(client.call("tokenize", json!({"text": "a"})).await["result"].is_object());
+    client.ask(1, "status", json!({})).await;
+    let duplicate = client.message().await;
+    assert_eq!((code(&duplicate), &duplicate["id"]), (-32016, &json!(1)));
+    assert_eq!(client.call("cancel", json!({"id": 7})).await["result"]["cancelled"], false);
+    client.ask(3, "cancel", json!({"id": 2})).await;
+    let replies = [client.message().await, client.message().await];
+    let reply = |id: i64| replies.iter().find(|reply| reply["id"] == id).unwrap();
+    assert_eq!(reply(3)["result"]["cancelled"], true);
+    assert_eq!(reply(2)["result"]["finish_reason"], "cancelled");
+    bench.cancelled().await;
+    // The other goes on, and the id of the one that ended can be used again.
+    client.ask(2, "generate", json!({"tokens": [9], "max_tokens": 1})).await;
+    assert_eq!(client.message().await["result"]["finish_reason"], "length");
+    // A notification cancels as well, and gets no reply.
+    client.send(json!({"jsonrpc": "2.0", "method": "cancel", "params": {"id": 1}})).await;
+    let last = client.message().await;
+    assert_eq!((&last["id"], &last["result"]["finish_reason"]), (&json!(1), &json!("cancelled")));
+}
+
+#[tokio::test]
+async fn wrong_parameters_name_field_wanted_and_found() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    let many: Vec<String> = (0..17).map(|n| n.to_string()).collect();
+    for (params, field) in [
+        (json!({}), "prompt"),
+        (json!({"prompt": "a", "tokens": [1]}), "prompt"),
+        (json!({"messages": []}), "messages"),
+        (json!({"prompt": "a", "logprobs": 21}), "logprobs"),
+        (json!({"prompt": "a", "prompt_logprobs": 21}), "prompt_logprobs"),
+        (json!({"prompt": "a", "temperature": -1}), "temperature"),
+        (json!({"prompt": "a", "top_p": 1.5}), "top_p"),
+        (json!({"prompt": "a", "top_k": -1}), "top_k"),
+        (json!({"prompt": "a", "stop": [""]}), "stop"),
+        (json!({"prompt": "a", "stop": many}), "stop"),
+        (json!({"prompt": "a", "max_tokens": "x"}), "max_tokens"),
+    ] {
+        let reply = client.call("generate", params.clone()).await;
+        let data = &reply["error"]["data"];
+        assert_eq!((code(&reply), &data["field"]), (-32602, &json!(field)), "{params}: {reply}");
+        assert!(data["wanted"].is_string() && data["found"].is_string(), "{reply}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains(field), "{reply}");
+    }
+    let reply = client.call("generate", json!({"promt": "a"})).await;
+    assert_eq!(reply["error"]["data"]["nearest"], "prompt");
+    for (context, name) in [(0, "n"), (2049, "n"), (1, "")] {
+        let params = json!({"name": name, "context_tokens": context});
+        assert_eq!(code(&client.call("session.create", params).await), -32602);
+    }
+    assert_eq!(code(&client.call("initialize", json!({"protocol": 2})).await), -32602);
+    let reply = client.call("tokenise", json!({})).await;
+    assert_eq!((code(&reply), &reply["error"]["data"]["nearest"]), (-32601, &json!("tokenize")));
+    let reply = client.call("detokenize", json!({"tokens": [5000]})).await;
+    assert_eq!((code(&reply), &reply["error"]["data"]["token"]), (-32008, &json!(5000)));
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_answered_and_the_connection_lives() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    for (frame, expected, id) in [
+        (&b"{\"a\": \xff}\n"[..], -32700, Value::Null),
+        (b"{\"a\": \n", -32700, Value::Null),
+        (b"[]\n", -32600, Value::Null),
+        (b"{\"id\": 3, \"jsonrpc\": \"1.0\", \"method\": \"status\"}\n", -32600, json!(3)),
+        (b"{\"id\": 1.5, \"jsonrpc\": \"2.0\", \"method\": \"status\"}\n", -32600, Value::Null),
+    ] {
+        client.send_bytes(frame).await;
+        let reply = client.message().await;
+        assert_eq!((code(&reply), &reply["id"]), (expected, &id), "{reply}");
+    }
+    // Neither a notification's result nor its error is sent.
+    client.send(json!({"jsonrpc": "2.0", "method": "status"})).await;
+    client.send(json!({"jsonrpc": "2.0", "method": "nothing"})).await;
+    assert!(client.call("status", json!({})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn sessions_of_others_are_invisible() {
+    let bench = Bench::start();
+    let (mut ada, mut bob) = (bench.connect(), bench.connect_as(BOB));
+    let session = ada.call("session.create", json!({"name": "diary"})).await["result"].take();
+    assert_eq!(bob.call("session.list", json!({})).await["result"], json!({"sessions": []}));
+    for reference in [session["session"].clone(), json!("diary")] {
+        let params = json!({"session": reference, "tokens": [9]});
+        assert_eq!(code(&bob.call("generate", params).await), -32003);
+        assert_eq!(code(&bob.call("session.close", json!({"session": reference})).await), -32003);
+    }
+    assert!(bob.call("session.create", json!({"name": "diary"})).await["result"].is_object());
+    let again = ada.call("session.create", json!({"name": "diary"})).await;
+    assert_eq!(code(&again), -32005);
+    // Ids of requests belong to a connection.
+    ada.ask(1, "generate", json!({"tokens": [HOLD], "stream": true})).await;
+    ada.message().await;
+    assert_eq!(bob.call("cancel", json!({"id": 1})).await["result"]["cancelled"], false);
+}
+
+#[tokio::test]
+async fn a_dead_engine_is_told() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    assert_eq!(code(&client.call("generate", json!({"tokens": [DIE]})).await), -32018);
+    bench.mock.handle.commands.send(hob::engine::EngineCommand::Shutdown).await.unwrap();
+    bench.mock.handle.commands.closed().await;
+    for (method, params) in [("status", json!({})), ("generate", json!({"tokens": [9]}))] {
+        assert_eq!(code(&client.call(method, params).await), -32018);
+    }
+}

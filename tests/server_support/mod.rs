@@ -1,0 +1,332 @@
+//! A server in front of an engine that answers from a script, and a client to hold against it.
+
+// Each test program uses a part of this.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hob::chat::ChatTemplate;
+use hob::config::Config;
+use hob::engine::{
+    AdmitError, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
+    GenerateRequest, GenerateResult, ModelInfo, Owner, SessionId, SessionInfo, Timings,
+    TokenLogprob,
+};
+use hob::server::{Server, ServerOptions};
+use hob::tokenizer::{Tokenizer, VocabSource};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The first token of a prompt tells the engine what to do: emit a token, then wait to be cancelled.
+pub const HOLD: u32 = 4;
+/// Emit tokens with long texts until cancelled.
+pub const FLOOD: u32 = 5;
+/// Drop the request without an answer, as an engine that dies.
+pub const DIE: u32 = 6;
+
+pub const ADA: Owner = Owner { uid: 1000 };
+pub const BOB: Owner = Owner { uid: 1001 };
+
+/// A scripted engine.
+pub struct Mock {
+    pub handle: EngineHandle,
+    /// Requests as they arrive.
+    pub arrived: mpsc::UnboundedReceiver<GenerateRequest>,
+    /// How held and flooding requests ended: always by being cancelled.
+    pub cancelled: mpsc::UnboundedReceiver<()>,
+}
+
+impl Mock {
+    /// Must be called inside a runtime.
+    pub fn start() -> Self {
+        let (commands, receiver) = mpsc::channel(256);
+        let (arrived_tx, arrived) = mpsc::unbounded_channel();
+        let (cancelled_tx, cancelled) = mpsc::unbounded_channel();
+        let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[answer]";
+        let handle = EngineHandle {
+            commands,
+            tokenizer: Arc::new(tokenizer()),
+            chat: Some(Arc::new(ChatTemplate::new(template, "<s>", "</s>").unwrap())),
+            model: Arc::new(ModelInfo {
+                name: "mock".to_owned(),
+                architecture: "llama".to_owned(),
+                context_tokens: 2048,
+                vocab_size: 260,
+                has_chat_template: true,
+                ..ModelInfo::default()
+            }),
+        };
+        let script = Script { arrived: arrived_tx, cancelled: cancelled_tx, sessions: Vec::new() };
+        tokio::spawn(script.run(receiver));
+        Self { handle, arrived, cancelled }
+    }
+}
+
+/// BOS, EOS, and the 256 bytes: a vocabulary for any text. Ids 4 to 6 are the bytes 1 to 3.
+fn tokenizer() -> Tokenizer {
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")));
+    let mut token_types = vec![2, 3, 3];
+    token_types.extend([6; 256]);
+    Tokenizer::new(VocabSource {
+        model: "llama".to_owned(),
+        scores: vec![0.0; tokens.len()],
+        tokens: tokens.iter().collect(),
+        token_types,
+        bos: Some(1),
+        eos: Some(2),
+        add_space_prefix: Some(false),
+        ..VocabSource::default()
+    })
+    .unwrap()
+}
+
+struct Script {
+    arrived: mpsc::UnboundedSender<GenerateRequest>,
+    cancelled: mpsc::UnboundedSender<()>,
+    sessions: Vec<(Owner, SessionInfo)>,
+}
+
+impl Script {
+    async fn run(mut self, mut commands: mpsc::Receiver<EngineCommand>) {
+        while let Some(command) = commands.recv().await {
+            match command {
+                EngineCommand::CreateSession { owner, name, context_tokens, reply } => {
+                    let _ = reply.send(self.create(owner, name, context_tokens));
+                }
+                EngineCommand::ListSessions { owner, reply } => {
+                    let of_owner = self.sessions.iter().filter(|(other, _)| *other == owner);
+                    let _ = reply.send(of_owner.map(|(_, session)| session.clone()).collect());
+                }
+                EngineCommand::CloseSession { owner, session, reply } => {
+                    let found = self.find(owner, session);
+                    let closed = found.map(|at| drop(self.sessions.remove(at)));
+                    let _ = reply.send(closed);
+                }
+                EngineCommand::Generate { request, events } => {
+                    let _ = self.arrived.send((*request).clone());
+                    let found = request.session.map(|id| self.find(request.owner, id));
+                    if let Some(Err(error)) = found {
+                        let _ = events.send(EngineEvent::Refused(error));
+                        continue;
+                    }
+                    tokio::spawn(generate(*request, events, self.cancelled.clone()));
+                }
+                EngineCommand::Status { reply } => {
+                    let sessions = self.sessions.len();
+                    let _ = reply.send(EngineStatus { sessions, ..EngineStatus::default() });
+                }
+                EngineCommand::Shutdown => return,
+            }
+        }
+    }
+
+    fn create(
+        &mut self,
+        owner: Owner,
+        name: Option<String>,
+        context_tokens: Option<u32>,
+    ) -> Result<SessionInfo, AdmitError> {
+        let same = |(other, session): &(Owner, SessionInfo)| {
+            *other == owner && name.is_some() && session.name == name
+        };
+        if self.sessions.iter().any(same) {
+            return Err(AdmitError::SessionExists(name.unwrap()));
+        }
+        let session = SessionInfo {
+            id: SessionId(self.sessions.len() as u64 + 1),
+            name,
+            context_tokens: context_tokens.unwrap_or(2048),
+            cached_tokens: 0,
+            busy: false,
+            idle_seconds: 0,
+        };
+        self.sessions.push((owner, session.clone()));
+        Ok(session)
+    }
+
+    fn find(&self, owner: Owner, id: SessionId) -> Result<usize, AdmitError> {
+        let found = self.sessions.iter().position(|(o, s)| *o == owner && s.id == id);
+        found.ok_or_else(|| AdmitError::UnknownSession(id.0.to_string()))
+    }
+}
+
+fn logprob(wanted: Option<u32>) -> Option<TokenLogprob> {
+    wanted.map(|count| TokenLogprob {
+        id: 100,
+        logprob: -0.5,
+        top: (0..count).map(|n| (100 + n, -0.5 - n as f32)).collect(),
+    })
+}
+
+async fn generate(
+    request: GenerateRequest,
+    events: mpsc::UnboundedSender<EngineEvent>,
+    cancelled: mpsc::UnboundedSender<()>,
+) {
+    let first = request.tokens.first().copied().unwrap_or(0);
+    let token =
+        |text: String| EngineEvent::Token { text, token: 100, logprob: logprob(request.logprobs) };
+    let gone = || request.cancel.is_raised() || events.is_closed();
+    let mut finish_reason = FinishReason::Length;
+    let mut count = request.tokens_max as usize;
+    match first {
+        DIE => return,
+        HOLD | FLOOD => {
+            let text = if first == FLOOD { "~".repeat(4096) } else { "a".to_owned() };
+            count = 1;
+            let send = |text: &str| match request.stream {
+                true => events.send(token(text.to_owned())).is_ok(),
+                false => true,
+            };
+            send(&text);
+            while !gone() {
+                // A step of the engine.
+                sleep(Duration::from_millis(1)).await;
+                if first == FLOOD {
+                    send(&text);
+                }
+            }
+            let _ = cancelled.send(());
+            finish_reason = FinishReason::Cancelled;
+        }
+        _ if request.stream => {
+            for _ in 0..count {
+                let _ = events.send(token("a".to_owned()));
+            }
+        }
+        _ => {}
+    }
+    let done = GenerateResult {
+        text: "a".repeat(count),
+        tokens: vec![100; count],
+        finish_reason,
+        error: None,
+        prompt_tokens: request.tokens.len() as u32,
+        cached_tokens: 0,
+        logprobs: request.logprobs.map(|n| vec![logprob(Some(n)).unwrap(); count]),
+        prompt_logprobs: request
+            .prompt_logprobs
+            .map(|n| vec![logprob(Some(n)).unwrap(); request.tokens.len() - 1]),
+        timings: Timings::default(),
+    };
+    let _ = events.send(EngineEvent::Done(Box::new(done)));
+}
+
+/// A server, its engine, and the stop.
+pub struct Bench {
+    pub server: Server,
+    pub mock: Mock,
+    pub stop: CancellationToken,
+}
+
+impl Bench {
+    pub fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        let mock = Mock::start();
+        let stop = CancellationToken::new();
+        let mut options = ServerOptions::from(&Config::default());
+        change(&mut options);
+        let server = Server::new(mock.handle.clone(), options, stop.clone());
+        Self { server, mock, stop }
+    }
+
+    pub fn connect(&self) -> Client {
+        self.connect_as(ADA)
+    }
+
+    pub fn connect_as(&self, owner: Owner) -> Client {
+        Client::new(self.raw_as(owner))
+    }
+
+    pub fn raw_as(&self, owner: Owner) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        self.server.serve_stream(theirs, owner);
+        ours
+    }
+
+    /// Waits until one request was seen cancelled by the engine.
+    pub async fn cancelled(&mut self) {
+        timeout(PATIENCE, self.mock.cancelled.recv()).await.expect("it is cancelled").unwrap();
+    }
+
+    pub async fn arrived(&mut self) -> GenerateRequest {
+        timeout(PATIENCE, self.mock.arrived.recv()).await.expect("it arrives").unwrap()
+    }
+}
+
+/// A client of one JSON text a line.
+pub struct Client {
+    pub reader: BufReader<OwnedReadHalf>,
+    pub writer: OwnedWriteHalf,
+}
+
+impl Client {
+    pub fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { reader: BufReader::new(reader), writer }
+    }
+
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        timeout(PATIENCE, self.writer.write_all(bytes)).await.expect("it is read").unwrap();
+    }
+
+    pub async fn send(&mut self, request: Value) {
+        self.send_bytes(format!("{request}\n").as_bytes()).await;
+    }
+
+    /// Sends a request, in the given id's name.
+    pub async fn ask(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+        let id = id.into();
+        self.send(
+            serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
+        )
+        .await;
+    }
+
+    /// The next message; `None` at the end.
+    pub async fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let read = timeout(PATIENCE, self.reader.read_line(&mut line)).await.expect("an answer");
+        match read {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(serde_json::from_str(&line).unwrap()),
+        }
+    }
+
+    /// Skips a line, whatever it holds; `false` at the end.
+    pub async fn next_line(&mut self) -> bool {
+        let mut line = String::new();
+        let read = timeout(PATIENCE, self.reader.read_line(&mut line)).await.expect("an answer");
+        read.is_ok_and(|bytes| bytes > 0)
+    }
+
+    pub async fn message(&mut self) -> Value {
+        self.next().await.expect("the connection is open")
+    }
+
+    /// Asks and takes the next message as the reply.
+    pub async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.ask("call", method, params).await;
+        let reply = self.message().await;
+        assert_eq!(reply["id"], "call", "{reply}");
+        reply
+    }
+}
+
+/// The code of an error reply.
+pub fn code(reply: &Value) -> i64 {
+    reply["error"]["code"].as_i64().unwrap_or_else(|| panic!("an error: {reply}"))
+}
