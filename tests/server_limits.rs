@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use server_support::{ADA, Bench, Client, FLOOD, HOLD, PATIENCE, code};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -100,6 +100,35 @@ async fn ten_thousand_pipelined_requests_are_all_answered() {
         assert!(!std::mem::replace(&mut answered[id], true), "{id} is answered twice");
     }
     assert!(answered.iter().all(|answered| *answered));
+}
+
+#[tokio::test]
+async fn a_flood_that_is_read_late_waits_and_loses_nothing() {
+    const COUNT: usize = 1000;
+    // Room for some 70 replies: the rest of the requests must stay unread.
+    let bench = Bench::with(|options| options.outgoing_bytes_max = 64 * 1024);
+    let mut flood = bench.connect();
+    let mut writer = flood.writer;
+    let sending = tokio::spawn(async move {
+        for id in 0..COUNT {
+            let request = json!({"jsonrpc": "2.0", "id": id, "method": "status"});
+            writer.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+        }
+        writer
+    });
+    let mut other = bench.connect();
+    for _ in 0..20 {
+        assert!(other.call("status", json!({})).await["result"].is_object());
+    }
+    let mut replies = 0;
+    while replies < COUNT {
+        let mut line = String::new();
+        let read = timeout(PATIENCE, flood.reader.read_line(&mut line)).await;
+        assert!(read.unwrap().unwrap() > 0, "dropped after {replies} replies");
+        assert!(serde_json::from_str::<Value>(&line).unwrap()["result"].is_object());
+        replies += 1;
+    }
+    sending.await.unwrap();
 }
 
 #[tokio::test]

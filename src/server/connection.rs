@@ -33,6 +33,10 @@ use crate::protocol::{
 /// Room for one read.
 const READ_BYTES: usize = 16 * 1024;
 
+/// An empty buffer larger than this is given back: a connection at rest costs little, whatever it
+/// has sent before.
+const BUFFER_KEPT_BYTES: usize = 64 * 1024;
+
 /// How often a client that closed its sending side is looked at: whether it still reads.
 const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
@@ -323,6 +327,9 @@ impl FrameReader {
             if frame.is_some() || self.ended {
                 return Ok(frame);
             }
+            if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_KEPT_BYTES {
+                self.buffer = BytesMut::new();
+            }
             self.buffer.reserve(READ_BYTES);
             self.ended = self.half.read_buf(&mut self.buffer).await? == 0;
         }
@@ -336,5 +343,33 @@ impl FrameReader {
                 _ => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_frame_leaves_no_large_buffer_behind() {
+        const FRAME_BYTES: usize = 1 << 20;
+        let (mut peer, ours) = UnixStream::pair().expect("a pair of sockets");
+        let mut frames = FrameReader::new(ours.into_split().0, FRAME_BYTES);
+        let sending = tokio::spawn(async move {
+            let line = [&vec![b'x'; FRAME_BYTES][..], b"\n"].concat();
+            peer.write_all(&line).await.expect("it is read");
+            peer
+        });
+        let frame = frames.next().await.expect("within the limit").expect("a frame");
+        assert_eq!(frame.len(), FRAME_BYTES);
+        drop(frame);
+        let peer = sending.await.expect("it was sent");
+        // Waits for more, as a connection at rest does.
+        let waiting = tokio::time::timeout(Duration::from_millis(1), frames.next());
+        assert!(waiting.await.is_err());
+        assert!(frames.buffer.capacity() <= BUFFER_KEPT_BYTES, "{}", frames.buffer.capacity());
+        drop(peer);
     }
 }
