@@ -18,8 +18,8 @@ const DTYPES: [DType; 11] = [
     DType::Q6_K,
 ];
 
-/// The layout of the rows bound to `dispatch`, from its kernel's name (`STEM_TYPE` or
-/// `STEM_TYPE_shared`) and its parameters.
+/// The layout of the rows bound to `dispatch`, from its kernel's name (`STEM_TYPE`,
+/// `STEM_TYPE_shared` or `STEM_TYPE_pointers`) and its parameters.
 pub(super) fn layout(
     dispatch: &Dispatch,
     stem: &str,
@@ -28,7 +28,7 @@ pub(super) fn layout(
     blocks: u32,
 ) -> Layout {
     let name = dispatch.kernel.name;
-    let name = name.strip_suffix("_shared").unwrap_or(name);
+    let name = ["_shared", "_pointers"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
     let dtype = DTYPES
         .into_iter()
