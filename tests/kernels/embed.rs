@@ -1,6 +1,6 @@
 //! `shaders/embed.comp`.
 
-use hob::gpu::Executor;
+use hob::gpu::{Capabilities, Executor};
 use hob::kernels::{embed, matmul};
 use hob::tensor::DType;
 
@@ -10,8 +10,8 @@ use super::{Case, Kind, on_both_variants, weights};
 const TOLERANCE: f32 = 5e-6;
 const FACTOR: f32 = 3.0;
 
-fn check(executor: &mut dyn Executor, seed: u64, rows: u64, cut: bool) {
-    let mut case = Case::new(executor.capabilities(), seed);
+fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, rows: u64, cut: bool) {
+    let mut case = Case::new(caps, seed);
     for dtype in DType::ALL {
         let row_len = if dtype.block_len() == 256 { 512 } else { 96 };
         let table = case.matrix(dtype, rows, row_len);
@@ -42,16 +42,16 @@ fn check(executor: &mut dyn Executor, seed: u64, rows: u64, cut: bool) {
 
 #[test]
 fn rows_of_every_type_are_looked_up() {
-    on_both_variants(|executor| {
-        let rows = u64::from(2 * executor.capabilities().lanes + 3);
-        check(executor, 41, rows, false);
+    on_both_variants(|executor, caps| {
+        let rows = u64::from(2 * caps.lanes + 3);
+        check(executor, caps, 41, rows, false);
     });
 }
 
 #[test]
 fn tables_larger_than_a_binding_are_cut_into_slices() {
-    on_both_variants(|executor| {
-        let rows = u64::from(100 * executor.capabilities().lanes - 1);
-        check(executor, 42, rows, true);
+    on_both_variants(|executor, caps| {
+        let rows = u64::from(100 * caps.lanes - 1);
+        check(executor, caps, 42, rows, true);
     });
 }

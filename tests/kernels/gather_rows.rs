@@ -6,8 +6,8 @@ use super::{Case, Kind, on_both_variants};
 
 #[test]
 fn wanted_rows_are_copied_exactly() {
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 21);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 21);
         for dim in [4, 68, 576] {
             let x = case.floats(7 * dim);
             let rows = case.slice(&[6_u32, 0, 3, 3]);

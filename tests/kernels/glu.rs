@@ -9,8 +9,8 @@ const TOLERANCE: f32 = 5e-5;
 
 #[test]
 fn gates_open_by_either_activation() {
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 31);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 31);
         for gelu in [false, true] {
             for (dim, tokens) in [(4, 1), (100, 3), (257, 2)] {
                 let values = case.random.floats(2 * dim * tokens as usize, -8.0, 8.0);
@@ -28,8 +28,8 @@ fn gates_open_by_either_activation() {
 
 #[test]
 fn extreme_gates_give_no_nan() {
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 32);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 32);
         for gelu in [false, true] {
             let gates = [-1e4_f32, -200.0, -90.0, -0.0, 0.0, 90.0, 200.0, 1e4];
             let x = case.slice(&[gates, [1.0; 8]].concat());

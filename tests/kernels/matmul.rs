@@ -105,16 +105,27 @@ impl Product {
     }
 }
 
-fn check(executor: &mut dyn Executor, seed: u64, products: &[Product]) {
-    let mut case = Case::new(executor.capabilities(), seed);
+/// Runs `body` on both variants, and once more without pointers where the device has them.
+fn on_all_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
+    on_both_variants(|executor, caps| {
+        body(executor, caps);
+        if caps.subgroup_ops && caps.buffer_pointers {
+            println!("without pointers");
+            body(executor, &Capabilities { buffer_pointers: false, ..caps.clone() });
+        }
+    });
+}
+
+fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, products: &[Product]) {
+    let mut case = Case::new(caps, seed);
     products.iter().for_each(|product| product.add(&mut case));
     case.check(executor);
 }
 
 #[test]
 fn products_of_every_type_equal_the_twins() {
-    on_both_variants(|executor| {
-        let lanes = executor.capabilities().lanes;
+    on_all_variants(|executor, caps| {
+        let lanes = caps.lanes;
         let mut products = Vec::new();
         for dtype in DType::ALL {
             let [one, two, some] = [1, 2, 17].map(|tokens| Product::of(dtype, lanes, tokens));
@@ -125,14 +136,14 @@ fn products_of_every_type_equal_the_twins() {
                 Product { bias: true, norm: true, tokens: 3, ..some },
             ]);
         }
-        check(executor, 1, &products);
+        check(executor, caps, 1, &products);
     });
 }
 
 #[test]
 fn every_epilogue_works_for_every_number_of_tokens() {
-    on_both_variants(|executor| {
-        let lanes = executor.capabilities().lanes;
+    on_all_variants(|executor, caps| {
+        let lanes = caps.lanes;
         let epilogues = [Epilogue::Store, Epilogue::Residual, Epilogue::SwiGlu, Epilogue::GeGlu];
         let mut products = Vec::new();
         for epilogue in epilogues {
@@ -144,7 +155,7 @@ fn every_epilogue_works_for_every_number_of_tokens() {
                 }
             }
         }
-        check(executor, 2, &products);
+        check(executor, caps, 2, &products);
     });
 }
 
@@ -154,8 +165,8 @@ const UNITS: [DType; 4] = [DType::F32, DType::Q5_0, DType::Q4_K, DType::Q6_K];
 #[test]
 fn shared_rows_and_wide_tiles_give_the_same() {
     let shapes = [(2, 1, 2), (2, 4, 4), (4, 2, 2), (8, 1, 1), (8, 4, 4)];
-    on_both_variants(|executor| {
-        let lanes = executor.capabilities().lanes;
+    on_all_variants(|executor, caps| {
+        let lanes = caps.lanes;
         let mut products = Vec::new();
         for dtype in UNITS {
             for (index, (rows, tokens, split)) in shapes.into_iter().enumerate() {
@@ -169,28 +180,27 @@ fn shared_rows_and_wide_tiles_give_the_same() {
                 });
             }
         }
-        check(executor, 3, &products);
+        check(executor, caps, 3, &products);
     });
 }
 
 #[test]
 fn more_rows_of_lanes_than_units_add_nothing() {
-    on_both_variants(|executor| {
-        let lanes = executor.capabilities().lanes;
+    on_all_variants(|executor, caps| {
+        let lanes = caps.lanes;
         let shape = Some(Shape { rows: 2, tokens: 1, split: 8 });
         let products = [DType::F16, DType::Q4_0, DType::Q5_1, DType::Q5_K].map(|dtype| Product {
             shape,
             norm: true,
             ..Product::of(dtype, lanes, 1)
         });
-        check(executor, 4, &products);
+        check(executor, caps, 4, &products);
     });
 }
 
 #[test]
 fn shapes_chosen_for_gpus_work() {
-    on_both_variants(|executor| {
-        let caps = executor.capabilities();
+    on_all_variants(|executor, caps| {
         let lanes = caps.lanes;
         let gpu = Capabilities { device_type: hob::gpu::DeviceType::Discrete, ..caps.clone() };
         let mut products = Vec::new();
@@ -210,14 +220,14 @@ fn shapes_chosen_for_gpus_work() {
                 products.push(Product { shape: Some(shape), ..product });
             }
         }
-        check(executor, 5, &products);
+        check(executor, caps, 5, &products);
     });
 }
 
 #[test]
 fn matrices_larger_than_a_binding_are_cut_into_slices() {
-    on_both_variants(|executor| {
-        let lanes = executor.capabilities().lanes;
+    on_all_variants(|executor, caps| {
+        let lanes = caps.lanes;
         let rows = u64::from(38 * lanes);
         let mut products = Vec::new();
         for dtype in [DType::Q5_1, DType::Q6_K] {
@@ -225,16 +235,16 @@ fn matrices_larger_than_a_binding_are_cut_into_slices() {
             products.push(Product { rows: rows - 3, bias: true, ..product });
             products.push(Product { epilogue: Epilogue::GeGlu, ..product });
         }
-        check(executor, 6, &products);
+        check(executor, caps, 6, &products);
     });
 }
 
 #[test]
 fn a_token_has_one_result_whatever_else_is_in_the_batch() {
     const TOKENS: usize = 9;
-    on_both_variants(|executor| {
+    on_all_variants(|executor, caps| {
         for (dtype, split) in [(DType::Q4_1, 1), (DType::Q6_K, 1), (DType::Q8_0, 4)] {
-            let mut case = Case::new(executor.capabilities(), 7);
+            let mut case = Case::new(caps, 7);
             let (rows, row_len) = (u64::from(3 * case.caps.lanes), 512);
             let matrix = case.matrix(dtype, rows, row_len);
             let x = case.floats(TOKENS * row_len as usize);

@@ -210,14 +210,15 @@ fn decode(bytes: &[u8], kind: Kind) -> Vec<f32> {
 /// Runs `body` with a device as it is, and with one whose shaders do without subgroup operations.
 ///
 /// All tests share the two, because compiling pipelines takes most of their time.
-fn on_both_variants(body: impl Fn(&mut dyn Executor)) {
+fn on_both_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     static OPEN: [OnceLock<Mutex<VulkanExecutor>>; 2] = [OnceLock::new(), OnceLock::new()];
     for (disable_subgroup_ops, executor) in [false, true].into_iter().zip(&OPEN) {
         let executor = executor.get_or_init(|| Mutex::new(device::open(disable_subgroup_ops)));
         // A test that failed leaves an executor that others can still use.
         let mut executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         println!("subgroup operations: {}", executor.capabilities().subgroup_ops);
-        body(&mut *executor);
+        let caps = executor.capabilities().clone();
+        body(&mut *executor, &caps);
         device::assert_silent(&executor.messages());
     }
 }

@@ -89,8 +89,8 @@ fn q_is_rotated_and_k_and_v_reach_their_pages() {
         Layer { head_dim: 128, rope_dim: 128, half: false, heads: 8, kv_heads: 1, ..plain },
         Layer { head_dim: 256, rope_dim: 256, neox: true, norms: true, kv_heads: 1, ..plain },
     ];
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 51);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 51);
         layers.iter().for_each(|layer| layer.add(&mut case));
         case.check(executor);
     });

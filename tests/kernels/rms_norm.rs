@@ -9,8 +9,8 @@ const TOLERANCE: f32 = 2e-6;
 
 #[test]
 fn rows_are_normalised_and_stored_or_added() {
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 11);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 11);
         // Widths of less than a vector for each lane, and of several and a part.
         for (dim, tokens) in [(4, 1), (64, 3), (100, 5), (576, 2)] {
             for residual in [false, true] {
@@ -34,8 +34,8 @@ fn rows_are_normalised_and_stored_or_added() {
 
 #[test]
 fn rows_of_zeros_and_of_large_values_stay_finite() {
-    on_both_variants(|executor| {
-        let mut case = Case::new(executor.capabilities(), 12);
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 12);
         let mut x = vec![0.0_f32; 64];
         x.extend([1e18; 64]);
         let args = RmsNorm {
