@@ -209,7 +209,7 @@ pub fn reflect(words: &[u32]) -> Result<Interface, String> {
         .map_err(|state: ParseState| format!("unreadable SPIR-V: {state}"))?;
     let module = loader.module();
     let mut reader = Reader::new(&module);
-    reader.check_spec_constants()?;
+    reader.read_spec_constants()?;
     let binding_writes = reader.bindings()?;
     let push_bytes = reader.push_bytes()?;
     Ok(Interface {
@@ -284,7 +284,7 @@ impl<'m> Reader<'m> {
         find(self.decorations.get(&id), wanted)
     }
 
-    fn check_spec_constants(&mut self) -> Result<(), String> {
+    fn read_spec_constants(&mut self) -> Result<(), String> {
         for (&id, constant) in &self.globals {
             let Some(spec_id) = self.decoration(id, Decoration::SpecId) else { continue };
             let is_bool =
@@ -294,6 +294,11 @@ impl<'m> Reader<'m> {
                 return Err(format!("specialization constant {spec_id} is not 32 bits wide"));
             }
             self.spec_count = self.spec_count.max(spec_id + 1);
+        }
+        if self.spec_count < 3 {
+            return Err("constants 0, 1 and 2 must be the local size: \
+                        layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in"
+                .to_owned());
         }
         Ok(())
     }
