@@ -1,6 +1,6 @@
 //! The loader, the instance, and what the validation layer says.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex};
 
 use ash::{ext, vk};
@@ -129,33 +129,68 @@ fn create(
     api_version: u32,
     validation: bool,
 ) -> Result<ash::Instance, DeviceError> {
-    let name = CString::new("hob").expect("no zero inside");
     let application = vk::ApplicationInfo::default()
-        .application_name(&name)
-        .engine_name(&name)
+        .application_name(c"hob")
+        .engine_name(c"hob")
         .api_version(api_version);
-    let layers = if validation { vec![VALIDATION_LAYER.as_ptr()] } else { Vec::new() };
-    let mut extensions = Vec::new();
-    if validation {
-        extensions.push(ext::debug_utils::NAME.as_ptr());
-        extensions.push(ext::validation_features::NAME.as_ptr());
-    }
-    let checks = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
-    let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&checks);
-    let mut info = vk::InstanceCreateInfo::default()
-        .application_info(&application)
-        .enabled_layer_names(&layers)
-        .enabled_extension_names(&extensions);
-    if validation {
-        info = info.push_next(&mut features);
-    }
-    // SAFETY: all pointers in the structures live until the call returns.
-    unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
+    let info = vk::InstanceCreateInfo::default().application_info(&application);
+    let created = if validation {
+        create_validated(entry, info)
+    } else {
+        // SAFETY: all pointers in the structures live until the call returns.
+        unsafe { entry.create_instance(&info, None) }
+    };
+    created.map_err(|result| match result {
         vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
             DeviceError::NoDevice { reason: "no driver is installed".into() }
         }
         other => failed("vkCreateInstance")(other),
     })
+}
+
+/// Creates an instance under the validation layer, with synchronization validation in full.
+///
+/// Older layers are told by `VkValidationFeaturesEXT`. Newer ones leave out what shaders do to
+/// buffers, which is all that hob does, unless a setting asks for it.
+fn create_validated(
+    entry: &ash::Entry,
+    info: vk::InstanceCreateInfo<'_>,
+) -> Result<ash::Instance, vk::Result> {
+    let layers = [VALIDATION_LAYER.as_ptr()];
+    let mut extensions =
+        vec![ext::debug_utils::NAME.as_ptr(), ext::validation_features::NAME.as_ptr()];
+    let checks = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
+    let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&checks);
+    // SAFETY: the entry is loaded, and the layer is there.
+    let offered = unsafe { entry.enumerate_instance_extension_properties(Some(VALIDATION_LAYER)) }?;
+    let on = vk::TRUE;
+    let settings =
+        [c"validate_sync", c"syncval_shader_accesses_heuristic"].map(|name| vk::LayerSettingEXT {
+            value_count: 1,
+            p_values: std::ptr::from_ref(&on).cast(),
+            ..vk::LayerSettingEXT::default()
+                .layer_name(VALIDATION_LAYER)
+                .setting_name(name)
+                .ty(vk::LayerSettingTypeEXT::BOOL32)
+        });
+    let mut settings = vk::LayerSettingsCreateInfoEXT::default().settings(&settings);
+    let mut info = info.enabled_layer_names(&layers).push_next(&mut features);
+    let has_settings =
+        offered.iter().any(|e| e.extension_name_as_c_str() == Ok(ext::layer_settings::NAME));
+    if has_settings {
+        info = info.push_next(&mut settings);
+        extensions.push(ext::layer_settings::NAME.as_ptr());
+    }
+    // SAFETY: all pointers in the structures live until the call returns.
+    let created =
+        unsafe { entry.create_instance(&info.enabled_extension_names(&extensions), None) };
+    if has_settings && matches!(created, Err(vk::Result::ERROR_EXTENSION_NOT_PRESENT)) {
+        // A loader older than the layer does not let the extension through, but the settings.
+        extensions.pop();
+        // SAFETY: see above.
+        return unsafe { entry.create_instance(&info.enabled_extension_names(&extensions), None) };
+    }
+    created
 }
 
 /// Logs and keeps a message of the validation layer.
