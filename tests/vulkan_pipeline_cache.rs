@@ -98,14 +98,12 @@ fn pipelines_are_saved_and_loaded_again() {
 }
 
 #[test]
-fn pipelines_are_saved_when_asked_for() {
+fn pipelines_are_saved_while_the_executor_lives() {
     let folder = tempfile::tempdir().unwrap();
     let pipeline_cache_dir = Some(folder.path().to_owned());
     let mut executor = device::open_as(&VulkanConfig { pipeline_cache_dir, ..Default::default() });
-    executor.save_pipelines();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing to save yet");
     run_kernel(&mut executor, gate);
-    executor.save_pipelines();
     let (_, saved) = only_file(folder.path());
     assert!(saved.len() >= HEADER_BYTES + CHECKSUM_BYTES);
 }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use ash::vk;
 
 use super::VulkanConfig;
+use super::choice;
 use super::device::Device;
 use super::instance::Instance;
+use super::limits;
 use super::memory::Memory;
-use super::physical_device;
 use super::pipelines::Pipelines;
 use super::prepared::Prepared;
 use super::results::failed;
@@ -24,9 +25,6 @@ const STAGING_BYTES: u64 = 16 << 20;
 
 /// How long internal copies may take.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Largest push constants in use; every device has them.
-const PUSH_BYTES_MAX: u32 = 128;
 
 /// An open device and what has been made on it.
 pub struct VulkanExecutor {
@@ -58,8 +56,22 @@ impl VulkanExecutor {
     /// [`DeviceError`]: no loader, no device, no such device, one that lacks what hob needs, or a
     /// failed call.
     pub fn new(config: &VulkanConfig) -> Result<Self, DeviceError> {
+        Self::open(config, false)
+    }
+
+    /// Opens a device as if the host did not see its memory, so that a software driver moves data
+    /// as a graphics card does.
+    ///
+    /// # Errors
+    /// As [`VulkanExecutor::new`].
+    pub fn with_separate_memory(config: &VulkanConfig) -> Result<Self, DeviceError> {
+        Self::open(config, true)
+    }
+
+    fn open(config: &VulkanConfig, separate_memory: bool) -> Result<Self, DeviceError> {
         let instance = Arc::new(Instance::new(config.validation)?);
-        let chosen = physical_device::choose(&instance, config)?;
+        let mut chosen = choice::choose(&instance, config)?;
+        chosen.info.capabilities.unified_memory &= !separate_memory;
         let caps = &chosen.info.capabilities;
         tracing::info!(device = %caps.device_name, driver = %caps.driver, lanes = caps.lanes,
             subgroup_ops = caps.subgroup_ops, "opening device");
@@ -106,6 +118,14 @@ impl VulkanExecutor {
         Arc::clone(&self.device.instance.messages)
     }
 
+    /// Waits, without limit, until the device is done with everything up to `ticket`, before what
+    /// it uses is destroyed. A failed wait means that the device is lost and runs nothing any more.
+    fn settle(&mut self, ticket: u64) {
+        if let Err(error) = self.wait(Ticket(ticket), Duration::MAX) {
+            tracing::warn!(%error, "while waiting for the device");
+        }
+    }
+
     /// Waits until nothing runs on the device.
     fn wait_all(&mut self) -> Result<(), DeviceError> {
         self.wait(Ticket(self.submitted), COPY_TIMEOUT)
@@ -130,47 +150,6 @@ impl VulkanExecutor {
         let down = self.memory.create(&desc("staging readback", BufferUsage::Readback))?;
         self.staging = Some((up, down));
         Ok((up, down))
-    }
-
-    fn check(&self, recording: &Recording) -> Result<(), DeviceError> {
-        let caps = self.capabilities();
-        let unsupported = |what: String, found: String| DeviceError::Unsupported {
-            device: caps.device_name.clone(),
-            what,
-            found,
-        };
-        for command in &recording.commands {
-            let Command::Dispatch(dispatch) = command else { continue };
-            let name = dispatch.kernel.name;
-            debug_assert!(
-                dispatch.push.len() <= PUSH_BYTES_MAX as usize,
-                "push constants of {name}"
-            );
-            let too_many =
-                dispatch.groups.iter().zip(caps.workgroup_count_max).any(|(g, m)| *g > m);
-            if too_many {
-                let found = format!("{:?}", caps.workgroup_count_max);
-                return Err(unsupported(
-                    format!("{:?} workgroups of {name}", dispatch.groups),
-                    found,
-                ));
-            }
-            let invocations = dispatch.spec[..3].iter().product::<u32>();
-            if invocations > caps.workgroup_invocations_max {
-                let found = caps.workgroup_invocations_max.to_string();
-                return Err(unsupported(format!("{invocations} invocations of {name}"), found));
-            }
-            for slice in &dispatch.bindings {
-                if slice.bytes > caps.storage_range_max || slice.offset % caps.storage_align != 0 {
-                    let found = format!(
-                        "ranges up to {} at multiples of {}",
-                        caps.storage_range_max, caps.storage_align
-                    );
-                    return Err(unsupported(format!("a binding {slice:?} of {name}"), found));
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -205,8 +184,7 @@ impl Executor for VulkanExecutor {
     }
 
     fn destroy_buffer(&mut self, buffer: BufferHandle) {
-        // A device that is lost runs nothing any more, so a failed wait changes nothing.
-        let _ = self.wait_all();
+        self.settle(self.submitted);
         self.prepared.retain(|_, prepared| !prepared.uses(buffer));
         self.memory.destroy(buffer);
     }
@@ -218,6 +196,10 @@ impl Executor for VulkanExecutor {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), DeviceError> {
+        self.memory.assert_inside(buffer, offset, bytes as u64);
+        if bytes == 0 {
+            return Ok(());
+        }
         self.wait_all()?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
         if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
@@ -248,6 +230,10 @@ impl Executor for VulkanExecutor {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), DeviceError> {
+        self.memory.assert_inside(buffer, offset, out.len() as u64);
+        if out.is_empty() {
+            return Ok(());
+        }
         self.wait_all()?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
         self.memory.synchronise(buffer, (offset, out.len() as u64), false)?;
@@ -258,9 +244,7 @@ impl Executor for VulkanExecutor {
         let (_, down) = self.staging()?;
         for (index, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
             let from = offset + index as u64 * STAGING_BYTES;
-            // Copies are in whole words: a tail of a few bytes lies within the buffer's padding.
-            let bytes = (part.len() as u64).next_multiple_of(4);
-            self.copy_now((buffer, from), (down, 0), bytes)?;
+            self.copy_now((buffer, from), (down, 0), part.len() as u64)?;
             let staging = self.memory.get_mut(down).mapped().expect("host memory is mapped");
             part.copy_from_slice(&staging[..part.len()]);
         }
@@ -268,12 +252,13 @@ impl Executor for VulkanExecutor {
     }
 
     fn prepare(&mut self, recording: &Recording) -> Result<PreparedId, DeviceError> {
-        self.check(recording)?;
+        limits::check(recording, self.capabilities(), |buffer| self.memory.get(buffer).bytes)?;
         let dispatches = recording.commands.iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => Some(dispatch),
             _ => None,
         });
         self.pipelines.ensure(dispatches)?;
+        self.pipelines.save_now_and_then();
         let profile = self.profiling && self.capabilities().timestamp_period_ns > 0.0;
         let prepared = Prepared::record(
             &self.device,
@@ -290,13 +275,16 @@ impl Executor for VulkanExecutor {
     }
 
     fn release(&mut self, prepared: PreparedId) {
-        // As in destroy_buffer: after a failed wait the device runs nothing.
-        let _ = self.wait_all();
+        let Some(last) = self.prepared.get(&prepared).map(|prepared| prepared.last_ticket) else {
+            return;
+        };
+        self.settle(last);
         self.prepared.remove(&prepared);
     }
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
-        let commands = [self.prepared.get(&prepared).expect("a prepared recording").commands];
+        let recording = self.prepared.get_mut(&prepared).expect("a prepared recording");
+        let commands = [recording.commands];
         let value = [self.submitted + 1];
         let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&value);
         let signals = [self.timeline];
@@ -309,10 +297,12 @@ impl Executor for VulkanExecutor {
         unsafe { self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null()) }
             .map_err(failed("vkQueueSubmit"))?;
         self.submitted += 1;
+        recording.last_ticket = self.submitted;
         Ok(Ticket(self.submitted))
     }
 
     fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError> {
+        assert!(ticket.0 <= self.submitted, "a ticket of this executor");
         if ticket.0 == 0 {
             return Ok(());
         }
@@ -338,7 +328,11 @@ impl Executor for VulkanExecutor {
     }
 
     fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
-        self.prepared.get(&prepared).map_or_else(|| Ok(Vec::new()), Prepared::timings)
+        let Some(last) = self.prepared.get(&prepared).map(|prepared| prepared.last_ticket) else {
+            return Ok(Vec::new());
+        };
+        self.wait(Ticket(last), COPY_TIMEOUT)?;
+        self.prepared[&prepared].timings()
     }
 }
 
@@ -353,11 +347,6 @@ impl VulkanExecutor {
         let mut recording = Recording::new();
         recording.copy(slice(from, from_offset), slice(to, to_offset));
         self.run_now(&recording)
-    }
-
-    /// Writes compiled pipelines to disk now rather than at the end.
-    pub fn save_pipelines(&mut self) {
-        self.pipelines.save();
     }
 }
 

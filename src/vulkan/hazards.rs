@@ -1,5 +1,6 @@
 //! Where a recording needs a barrier: pure bookkeeping, no Vulkan.
 
+use super::limits::overlap;
 use crate::gpu::{Access, BufferSlice, Command};
 
 /// Slices touched since the last barrier.
@@ -40,10 +41,6 @@ fn uses(command: &Command) -> Vec<(BufferSlice, Access)> {
         Command::Copy { from, to } => vec![(*from, Access::Read), (*to, Access::Write)],
         Command::Zero(slice) => vec![(*slice, Access::Write)],
     }
-}
-
-fn overlap(a: &BufferSlice, b: &BufferSlice) -> bool {
-    a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
 }
 
 #[cfg(test)]

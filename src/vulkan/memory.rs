@@ -105,6 +105,14 @@ impl Memory {
         self.buffers.get_mut(&handle).expect("a live buffer")
     }
 
+    /// # Panics
+    /// If a range reaches past its buffer: a bug of the caller.
+    pub(super) fn assert_inside(&self, handle: BufferHandle, offset: u64, bytes: u64) {
+        let size = self.get(handle).bytes;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= size);
+        assert!(inside, "{bytes} bytes at {offset} of a buffer of {size}");
+    }
+
     /// Address of a buffer on the device; 0 where the device has no addresses.
     pub(super) fn address(&self, handle: BufferHandle) -> u64 {
         if !self.device.chosen.info.capabilities.buffer_pointers {

@@ -5,10 +5,12 @@
 //! sees are recordings. It needs Vulkan 1.2 and no optional feature.
 #![allow(unsafe_code)]
 
+mod choice;
 mod device;
 mod executor;
 mod hazards;
 mod instance;
+mod limits;
 mod memory;
 mod physical_device;
 mod pipeline_cache;
@@ -16,8 +18,9 @@ mod pipelines;
 mod prepared;
 mod results;
 
+pub use choice::list_devices;
 pub use executor::VulkanExecutor;
-pub use physical_device::{DeviceInfo, list_devices};
+pub use physical_device::DeviceInfo;
 
 use std::path::PathBuf;
 

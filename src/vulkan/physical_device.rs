@@ -1,8 +1,9 @@
-//! Which devices there are, what each can do, and which one to take.
+//! What a device can do, read once when devices are listed; nothing else asks the driver.
 
-use ash::{ext, vk};
+use std::ptr::null_mut;
 
-use super::VulkanConfig;
+use ash::{ext, khr, vk};
+
 use super::instance::Instance;
 use super::results::failed;
 use crate::gpu::{Capabilities, DeviceError, DeviceType, Workarounds};
@@ -25,7 +26,7 @@ pub struct DeviceInfo {
     pub capabilities: Capabilities,
     /// Size of its largest device-local heap, in bytes.
     pub memory_bytes: u64,
-    /// Why hob cannot use it; `None` where it can.
+    /// What keeps hob from using it, such as `no compute queue`; `None` where it can.
     pub unusable: Option<String>,
 }
 
@@ -35,15 +36,6 @@ impl DeviceInfo {
     pub fn uuid_text(&self) -> String {
         self.capabilities.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
     }
-}
-
-/// Lists the devices in the order hob prefers them.
-///
-/// # Errors
-/// [`DeviceError::NoLoader`], [`DeviceError::NoDevice`] or a failed call.
-pub fn list_devices() -> Result<Vec<DeviceInfo>, DeviceError> {
-    let instance = Instance::new(false)?;
-    Ok(candidates(&instance, false)?.into_iter().map(|candidate| candidate.info).collect())
 }
 
 /// A device that can be opened.
@@ -59,89 +51,15 @@ pub(super) struct Candidate {
     pub memory_priority: bool,
 }
 
-/// Finds the device that the configuration asks for, or the best.
-pub(super) fn choose(instance: &Instance, config: &VulkanConfig) -> Result<Candidate, DeviceError> {
-    let candidates = candidates(instance, config.disable_subgroup_ops)?;
-    let chosen = match &config.device {
-        Some(wanted) => select(&candidates, wanted)?,
-        None => {
-            let usable = candidates.iter().find(|candidate| candidate.info.unusable.is_none());
-            usable.unwrap_or(&candidates[0])
-        }
-    };
-    if let Some(reason) = &chosen.info.unusable {
-        return Err(DeviceError::Unsupported {
-            device: chosen.info.capabilities.device_name.clone(),
-            what: "a usable device".into(),
-            found: reason.clone(),
-        });
-    }
-    Ok(chosen.clone())
-}
-
-fn select<'a>(candidates: &'a [Candidate], wanted: &str) -> Result<&'a Candidate, DeviceError> {
-    let simple = wanted.trim().to_lowercase();
-    let hex: String = simple.chars().filter(|c| *c != '-').collect();
-    let found = match simple.parse::<usize>() {
-        Ok(index) if simple.len() < 4 => candidates.get(index),
-        _ => candidates.iter().find(|c| c.info.uuid_text() == hex).or_else(|| {
-            let named = |c: &&Candidate| {
-                !simple.is_empty()
-                    && c.info.capabilities.device_name.to_lowercase().contains(&simple)
-            };
-            candidates.iter().find(named)
-        }),
-    };
-    found.ok_or_else(|| {
-        let list: Vec<String> = candidates
-            .iter()
-            .map(|c| format!("{}: {:?}", c.info.index, c.info.capabilities.device_name))
-            .collect();
-        DeviceError::DeviceNotFound { wanted: wanted.to_owned(), found: list.join(", ") }
-    })
-}
-
-/// All devices, best first, each GPU once.
-fn candidates(
-    instance: &Instance,
-    disable_subgroup_ops: bool,
-) -> Result<Vec<Candidate>, DeviceError> {
-    // SAFETY: the instance is alive.
-    let devices = unsafe { instance.raw.enumerate_physical_devices() }
-        .map_err(failed("vkEnumeratePhysicalDevices"))?;
-    let mut found: Vec<(Candidate, Identity)> = Vec::new();
-    for raw in devices {
-        let (candidate, identity) = describe(instance, raw, disable_subgroup_ops)?;
-        // Two drivers for one card: the first in the loader's order stays, unless only the second
-        // works.
-        match found.iter_mut().find(|(_, known)| known.is_same_gpu(&identity)) {
-            Some(known) if known.0.info.unusable.is_some() && candidate.info.unusable.is_none() => {
-                *known = (candidate, identity);
-            }
-            Some(_) => {}
-            None => found.push((candidate, identity)),
-        }
-    }
-    if found.is_empty() {
-        return Err(DeviceError::NoDevice { reason: "the drivers list none".into() });
-    }
-    let mut candidates: Vec<Candidate> =
-        found.into_iter().map(|(candidate, _)| candidate).collect();
-    candidates.sort_by_key(|c| (c.info.unusable.is_some(), c.info.capabilities.device_type));
-    for (index, candidate) in candidates.iter_mut().enumerate() {
-        candidate.info.index = index;
-    }
-    Ok(candidates)
-}
-
 /// What tells whether two entries are one GPU.
-struct Identity {
+pub(super) struct Identity {
     pci_address: Option<(u32, u32, u32, u32)>,
     ids: (u32, u32, [u8; 16]),
 }
 
 impl Identity {
-    fn is_same_gpu(&self, other: &Self) -> bool {
+    /// Whether two drivers list the same hardware, or one driver is listed twice.
+    pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
         match (self.pci_address, other.pci_address) {
             (Some(own), Some(theirs)) => own == theirs,
             _ => self.ids == other.ids,
@@ -150,111 +68,152 @@ impl Identity {
 }
 
 /// Reads everything hob wants to know of a device.
-fn describe(
+pub(super) fn describe(
     instance: &Instance,
     raw: vk::PhysicalDevice,
     disable_subgroup_ops: bool,
 ) -> Result<(Candidate, Identity), DeviceError> {
-    // SAFETY (for the block): the device belongs to the instance; the structures outlive the calls.
-    let extensions = unsafe { instance.raw.enumerate_device_extension_properties(raw) }
-        .map_err(failed("vkEnumerateDeviceExtensionProperties"))?;
-    let has = |name| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
-    let has_pci = has(ext::pci_bus_info::NAME);
-    let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
-    let mut size_control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
-    let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
-    let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
-    // SAFETY: the device belongs to the instance.
-    let api_version = unsafe { instance.raw.get_physical_device_properties(raw) }.api_version;
-    let is_12 = api_version >= vk::API_VERSION_1_2;
-    let is_13 = api_version.min(instance.api_version) >= vk::API_VERSION_1_3;
-    let has_size_control = is_13 || has(ext::subgroup_size_control::NAME);
-    let mut properties = vk::PhysicalDeviceProperties2::default();
-    if is_12 {
-        properties = properties.push_next(&mut v11).push_next(&mut v12);
-    }
-    if has_size_control {
-        properties = properties.push_next(&mut size_control);
-    }
-    if has_pci {
-        properties = properties.push_next(&mut pci);
-    }
-    // SAFETY: the device belongs to the instance; the chain is made of live structures that the
-    // device's version or extensions know.
-    unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
-    let properties = properties.properties;
-    let features = Features::read(instance, raw, is_12, has_size_control);
-    // SAFETY: the device belongs to the instance.
-    let memory = unsafe { instance.raw.get_physical_device_memory_properties(raw) };
-    let device_type = device_type(properties.device_type);
-    let subgroups = choose_lanes(&v11, &size_control, &features, device_type, disable_subgroup_ops);
-    let limits = properties.limits;
-    let capabilities = Capabilities {
-        device_name: text(properties.device_name_as_c_str()),
-        driver: format!(
-            "{} {}",
-            text(v12.driver_name_as_c_str()),
-            text(v12.driver_info_as_c_str())
-        ),
-        device_type,
-        vendor_id: properties.vendor_id,
-        device_id: properties.device_id,
-        uuid: v11.device_uuid,
-        lanes: subgroups.lanes,
-        subgroup_ops: subgroups.usable,
-        storage_range_max: limits.max_storage_buffer_range.into(),
-        storage_align: limits.min_storage_buffer_offset_alignment.max(4),
-        allocation_bytes_max: v11.max_memory_allocation_size,
-        push_bytes_max: limits.max_push_constants_size,
-        workgroup_count_max: limits.max_compute_work_group_count,
-        workgroup_invocations_max: limits.max_compute_work_group_invocations,
-        shared_bytes_max: limits.max_compute_shared_memory_size,
-        storage_16bit: features.storage_16bit,
-        buffer_pointers: features.buffer_address,
-        unified_memory: is_unified(&memory, device_type),
-        timestamp_period_ns: limits.timestamp_period,
-        workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
-    };
-    let queue = compute_queue(instance, raw);
-    let unusable = if !is_12 {
-        Some(format!("Vulkan {} where 1.2 is needed", version_text(api_version)))
-    } else if queue.is_none() {
-        Some("it has no compute queue".into())
-    } else if !features.timeline_semaphore {
-        Some("it has no timeline semaphores".into())
-    } else {
-        None
-    };
-    let mut capabilities = capabilities;
-    if queue.is_some_and(|(_, timestamp_bits)| timestamp_bits == 0) {
-        capabilities.timestamp_period_ns = 0.0;
-    }
+    let facts = Facts::read(instance, raw)?;
+    let subgroups = choose_lanes(&facts, disable_subgroup_ops);
+    let capabilities = facts.capabilities(&subgroups, disable_subgroup_ops);
+    let ids = (capabilities.vendor_id, capabilities.device_id, capabilities.uuid);
+    let identity = Identity { pci_address: facts.pci_address, ids };
     let info = DeviceInfo {
         index: 0,
-        api_version: version_text(api_version),
-        memory_bytes: largest_local_heap(&memory),
-        unusable,
+        api_version: version_text(facts.core.api_version),
+        memory_bytes: largest_local_heap(&facts.memory),
+        unusable: facts.unusable(),
         capabilities,
-    };
-    let identity = Identity {
-        pci_address: has_pci.then_some((
-            pci.pci_domain,
-            pci.pci_bus,
-            pci.pci_device,
-            pci.pci_function,
-        )),
-        ids: (properties.vendor_id, properties.device_id, v11.device_uuid),
     };
     let candidate = Candidate {
         raw,
         info,
-        queue_family: queue.map_or(0, |(family, _)| family),
-        api_version: api_version.min(instance.api_version),
+        queue_family: facts.queue.map_or(0, |(family, _)| family),
+        api_version: facts.core.api_version.min(instance.api_version),
         subgroup_size_control: subgroups.controlled,
-        memory_budget: has(ext::memory_budget::NAME),
-        memory_priority: has(ext::memory_priority::NAME) && features.memory_priority,
+        memory_budget: facts.memory_budget,
+        memory_priority: facts.features.memory_priority,
     };
     Ok((candidate, identity))
+}
+
+/// What the driver says of a device. Structures that its version does not have stay zero.
+struct Facts {
+    core: vk::PhysicalDeviceProperties,
+    v11: vk::PhysicalDeviceVulkan11Properties<'static>,
+    v12: vk::PhysicalDeviceVulkan12Properties<'static>,
+    size_control: vk::PhysicalDeviceSubgroupSizeControlProperties<'static>,
+    /// Largest buffer; 0 where the driver does not say.
+    buffer_bytes_max: u64,
+    pci_address: Option<(u32, u32, u32, u32)>,
+    features: Features,
+    memory: vk::PhysicalDeviceMemoryProperties,
+    memory_budget: bool,
+    /// Family, and valid bits of its timestamps.
+    queue: Option<(u32, u32)>,
+}
+
+impl Facts {
+    fn read(instance: &Instance, raw: vk::PhysicalDevice) -> Result<Self, DeviceError> {
+        // SAFETY: here and below, the device belongs to the live instance, and the chains are made
+        // of live structures that the device's version or extensions know.
+        let extensions = unsafe { instance.raw.enumerate_device_extension_properties(raw) }
+            .map_err(failed("vkEnumerateDeviceExtensionProperties"))?;
+        let has = |name| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
+        let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
+        let mut size_control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+        let mut maintenance4 = vk::PhysicalDeviceMaintenance4Properties::default();
+        let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
+        // SAFETY: see above.
+        let offered = unsafe { instance.raw.get_physical_device_properties(raw) }.api_version;
+        let is_12 = offered >= vk::API_VERSION_1_2;
+        let is_13 = offered.min(instance.api_version) >= vk::API_VERSION_1_3;
+        let has_size_control = is_13 || has(ext::subgroup_size_control::NAME);
+        let has_pci = has(ext::pci_bus_info::NAME);
+        let mut properties = vk::PhysicalDeviceProperties2::default();
+        if is_12 {
+            properties = properties.push_next(&mut v11).push_next(&mut v12);
+        }
+        if has_size_control {
+            properties = properties.push_next(&mut size_control);
+        }
+        if is_13 || has(khr::maintenance4::NAME) {
+            properties = properties.push_next(&mut maintenance4);
+        }
+        if has_pci {
+            properties = properties.push_next(&mut pci);
+        }
+        // SAFETY: see above.
+        unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
+        let core = properties.properties;
+        let mut features = Features::read(instance, raw, is_12, has_size_control);
+        features.memory_priority &= has(ext::memory_priority::NAME);
+        let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
+        Ok(Self {
+            core,
+            // The chain was for the call alone.
+            v11: vk::PhysicalDeviceVulkan11Properties { p_next: null_mut(), ..v11 },
+            v12: vk::PhysicalDeviceVulkan12Properties { p_next: null_mut(), ..v12 },
+            size_control: vk::PhysicalDeviceSubgroupSizeControlProperties {
+                p_next: null_mut(),
+                ..size_control
+            },
+            buffer_bytes_max: maintenance4.max_buffer_size,
+            pci_address: has_pci.then_some(address),
+            features,
+            // SAFETY: see above.
+            memory: unsafe { instance.raw.get_physical_device_memory_properties(raw) },
+            memory_budget: has(ext::memory_budget::NAME),
+            queue: compute_queue(instance, raw),
+        })
+    }
+
+    fn capabilities(&self, subgroups: &Subgroups, disable_subgroup_ops: bool) -> Capabilities {
+        let limits = &self.core.limits;
+        let driver_name = text(self.v12.driver_name_as_c_str());
+        let driver_info = text(self.v12.driver_info_as_c_str());
+        let device_type = device_type(self.core.device_type);
+        let has_timestamps = self.queue.is_some_and(|(_, valid_bits)| valid_bits > 0);
+        Capabilities {
+            device_name: text(self.core.device_name_as_c_str()),
+            driver: format!("{driver_name} {driver_info}"),
+            device_type,
+            vendor_id: self.core.vendor_id,
+            device_id: self.core.device_id,
+            uuid: self.v11.device_uuid,
+            lanes: subgroups.lanes,
+            subgroup_ops: subgroups.usable,
+            storage_range_max: limits.max_storage_buffer_range.into(),
+            storage_align: limits.min_storage_buffer_offset_alignment.max(4),
+            allocation_bytes_max: match self.buffer_bytes_max {
+                0 => self.v11.max_memory_allocation_size,
+                limit => self.v11.max_memory_allocation_size.min(limit),
+            },
+            push_bytes_max: limits.max_push_constants_size,
+            workgroup_count_max: limits.max_compute_work_group_count,
+            workgroup_invocations_max: limits.max_compute_work_group_invocations,
+            shared_bytes_max: limits.max_compute_shared_memory_size,
+            storage_16bit: self.features.storage_16bit,
+            buffer_pointers: self.features.buffer_address,
+            unified_memory: is_unified(&self.memory, device_type),
+            timestamp_period_ns: if has_timestamps { limits.timestamp_period } else { 0.0 },
+            workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
+        }
+    }
+
+    /// What keeps hob from using the device.
+    fn unusable(&self) -> Option<String> {
+        if self.core.api_version < vk::API_VERSION_1_2 {
+            Some(format!("Vulkan {}", version_text(self.core.api_version)))
+        } else if self.queue.is_none() {
+            Some("no compute queue".into())
+        } else if !self.features.timeline_semaphore {
+            Some("no timeline semaphores".into())
+        } else {
+            None
+        }
+    }
 }
 
 /// Optional features in use, and the one that is needed.
@@ -304,19 +263,14 @@ struct Subgroups {
 
 /// The subgroup size for the kernels: the preferred one where it can be asked for, else the
 /// device's.
-fn choose_lanes(
-    v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
-    control: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
-    features: &Features,
-    device_type: DeviceType,
-    disabled: bool,
-) -> Subgroups {
+fn choose_lanes(facts: &Facts, disabled: bool) -> Subgroups {
+    let (v11, control) = (&facts.v11, &facts.size_control);
     let needed = vk::SubgroupFeatureFlags::BASIC
         | vk::SubgroupFeatureFlags::BALLOT
         | vk::SubgroupFeatureFlags::SHUFFLE;
     let offered = v11.subgroup_supported_operations.contains(needed)
         && v11.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
-    let controlled = features.subgroup_size_control
+    let controlled = facts.features.subgroup_size_control
         && control.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
     let lanes = if controlled {
         LANES_PREFERRED.clamp(control.min_subgroup_size, control.max_subgroup_size)
@@ -332,7 +286,7 @@ fn choose_lanes(
     {
         return Subgroups { lanes, usable: true, controlled };
     }
-    let cpu = device_type == DeviceType::Cpu;
+    let cpu = facts.core.device_type == vk::PhysicalDeviceType::CPU;
     let lanes = if cpu { SHARED_LANES_CPU } else { SHARED_LANES_GPU };
     Subgroups { lanes, usable: false, controlled: false }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ash::vk;
 
@@ -18,6 +19,9 @@ use crate::gpu::DeviceError;
 /// Largest file that is read; hob's pipelines take a few megabytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
+/// Least time between two writes of the file while pipelines are still being made.
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Vulkan's header, version one: length, version, vendor, device, UUID.
 const HEADER_BYTES: usize = 32;
 
@@ -27,6 +31,7 @@ pub(super) struct PipelineCache {
     pub raw: vk::PipelineCache,
     file: Option<PathBuf>,
     changed: bool,
+    saved_at: Option<Instant>,
 }
 
 impl PipelineCache {
@@ -39,7 +44,7 @@ impl PipelineCache {
         let raw = unsafe { device.raw.create_pipeline_cache(&info, None) }
             .map_err(failed("vkCreatePipelineCache"))?;
         device.name(raw, "pipeline cache");
-        Ok(Self { device, raw, file, changed: false })
+        Ok(Self { device, raw, file, changed: false, saved_at: None })
     }
 
     /// Notes that pipelines were compiled that the file may not hold.
@@ -47,10 +52,18 @@ impl PipelineCache {
         self.changed = true;
     }
 
+    /// Writes the file if there is something new, at most once in [`SAVE_INTERVAL`].
+    pub(super) fn save_now_and_then(&mut self) {
+        if self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_INTERVAL) {
+            self.save();
+        }
+    }
+
     /// Writes the file if there is something new.
-    pub(super) fn save(&mut self) {
+    fn save(&mut self) {
         let Some(file) = self.file.as_deref().filter(|_| self.changed) else { return };
         self.changed = false;
+        self.saved_at = Some(Instant::now());
         // SAFETY: the cache is alive.
         let data = match unsafe { self.device.raw.get_pipeline_cache_data(self.raw) } {
             Ok(data) => data,

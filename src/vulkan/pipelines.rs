@@ -90,9 +90,10 @@ impl Pipelines {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Saves compiled pipelines to disk, if there are new ones.
-    pub(super) fn save(&mut self) {
-        self.cache.save();
+    /// Saves compiled pipelines to disk if there are new ones and the last time is a while ago; the
+    /// rest is saved on drop.
+    pub(super) fn save_now_and_then(&mut self) {
+        self.cache.save_now_and_then();
     }
 
     fn layouts(&mut self, kernel: &'static Kernel) -> Result<Layouts, DeviceError> {
@@ -164,6 +165,7 @@ fn compile(
     // SAFETY: the words are a whole SPIR-V module, compiled by glslang for Vulkan 1.2.
     let module = unsafe { device.raw.create_shader_module(&module_info, None) }
         .map_err(failed("vkCreateShaderModule"))?;
+    device.name(module, kernel.name);
     let entries: Vec<_> = (0..spec.len() as u32)
         .map(|id| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * id).size(4))
         .collect();

@@ -22,6 +22,8 @@ pub(super) struct Prepared {
     queries: vk::QueryPool,
     names: Vec<String>,
     buffers: Vec<BufferHandle>,
+    /// Ticket of the last submission; 0 before the first.
+    pub last_ticket: u64,
 }
 
 impl Prepared {
@@ -50,7 +52,9 @@ impl Prepared {
             queries: vk::QueryPool::null(),
             names: Vec::new(),
             buffers: used_buffers(recording),
+            last_ticket: 0,
         };
+        device.name(commands, "recording");
         prepared.descriptors = create_descriptor_pool(device, recording)?;
         if profile {
             prepared.names = recording.commands.iter().map(name_of).collect();
@@ -61,6 +65,7 @@ impl Prepared {
             // SAFETY: the structure lives until the call returns.
             prepared.queries = unsafe { device.raw.create_query_pool(&info, None) }
                 .map_err(failed("vkCreateQueryPool"))?;
+            device.name(prepared.queries, "timestamps");
         }
         prepared.fill(memory, pipelines, recording)?;
         Ok(prepared)
@@ -80,7 +85,7 @@ impl Prepared {
         let raw = &self.device.raw;
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
-        // SAFETY (for all commands below): the command buffer is being recorded by this thread
+        // SAFETY: for this and all commands below: the command buffer is being recorded by this thread
         // alone; every buffer, pipeline and set named is alive and stays so while the recording is
         // prepared.
         unsafe { raw.begin_command_buffer(self.commands, &info) }
@@ -240,9 +245,10 @@ impl Prepared {
         Ok(set)
     }
 
-    /// Times of the last completed submission; empty without profiling.
+    /// Times of the last submission, for which the caller has waited; empty before the first and
+    /// without profiling.
     pub(super) fn timings(&self) -> Result<Vec<CommandTiming>, DeviceError> {
-        if self.queries == vk::QueryPool::null() {
+        if self.queries == vk::QueryPool::null() || self.last_ticket == 0 {
             return Ok(Vec::new());
         }
         let mut ticks = vec![0_u64; self.names.len() + 1];
@@ -311,6 +317,8 @@ fn create_descriptor_pool(
         .descriptor_count(buffers)];
     let info = vk::DescriptorPoolCreateInfo::default().max_sets(sets).pool_sizes(&sizes);
     // SAFETY: the structures live until the call returns.
-    unsafe { device.raw.create_descriptor_pool(&info, None) }
-        .map_err(failed("vkCreateDescriptorPool"))
+    let pool = unsafe { device.raw.create_descriptor_pool(&info, None) }
+        .map_err(failed("vkCreateDescriptorPool"))?;
+    device.name(pool, "bindings of a recording");
+    Ok(pool)
 }
