@@ -48,6 +48,7 @@ layout(std430, binding = 7) buffer Kv { uint kv[]; };
 #define ROWS_Y 1
 #define LANE_SLOTS 1
 #include "lanes.glsl"
+#include "half.glsl"
 #include "pages.glsl"
 
 vec2 cos_sin(uint position, uint pair) {
@@ -114,7 +115,7 @@ void main() {
             uint word = is_v ? v_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim)
                              : k_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim);
             if (KV_HALF == 1) {
-                kv[word] = packHalf2x16(value);
+                kv[word] = pack_half(value);
             } else {
                 kv[word] = floatBitsToUint(value.x);
                 kv[word + 1] = floatBitsToUint(value.y);
