@@ -22,7 +22,7 @@ use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
 const CONTEXT_TOKENS_DEFAULT: usize = 4096;
 
 /// The pool holds this many full contexts where the configuration does not say.
-const CONTEXTS_DEFAULT: usize = 4;
+const CONTEXTS_DEFAULT: usize = 2;
 
 /// Share of the free memory that the pool may take by default.
 const KV_SHARE: u64 = 2;
@@ -35,7 +35,7 @@ const LOGIT_BYTES: usize = 8 << 20;
 pub struct EngineOptions {
     /// Context of a session; 0 takes the model's own up to 4096.
     pub context_tokens: usize,
-    /// Positions of all sessions; 0 takes four contexts, or what half the free memory holds.
+    /// Positions of all sessions; 0 takes two contexts, or what half the free memory holds.
     pub kv_tokens: usize,
     /// Element type of keys and values.
     pub kv_dtype: KvDtype,
