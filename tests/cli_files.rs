@@ -202,7 +202,7 @@ fn a_man_page_for_each_command() {
         "tokenize",
     ];
     let expected = commands.map(|command| format!("hob-{command}.1"));
-    assert_eq!(names, [&expected[..], &["hob.1".into()]].concat());
+    assert_eq!(names, [&expected[..], &["hob.1".into(), "hobd.1".into()]].concat());
     let page = std::fs::read_to_string(pages.join("hob-run.1")).unwrap();
     assert!(page.contains("Examples:") && page.contains("\\-\\-temperature"));
     let one = hob(&["man"]).output().unwrap();

@@ -51,8 +51,10 @@ enum DaemonError {
     Log(#[from] TelemetryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error("{}", about_model(model, source))]
+    Model { model: PathBuf, source: Box<OpenError> },
     #[error(transparent)]
-    Open(Box<OpenError>),
+    Device(DeviceError),
     #[error("the device failed while serving: {0}")]
     DeviceFailed(#[source] DeviceError),
     #[error("the engine's thread panicked")]
@@ -69,17 +71,17 @@ impl DaemonError {
     fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Log(_) => EXIT_CONFIG,
-            Self::Open(error) => open_status(error),
+            Self::Model { source, .. } => match &**source {
+                OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)) => {
+                    device_status(error)
+                }
+                _ => EXIT_CONFIG,
+            },
+            Self::Device(error) => device_status(error),
             Self::Socket(_) => EXIT_SOCKET,
             Self::DeviceFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
             Self::System { .. } => EXIT_SYSTEM,
         }
-    }
-}
-
-impl From<OpenError> for DaemonError {
-    fn from(error: OpenError) -> Self {
-        Self::Open(Box::new(error))
     }
 }
 
@@ -89,13 +91,18 @@ impl From<ConfigError> for DaemonError {
     }
 }
 
-fn open_status(error: &OpenError) -> u8 {
+fn device_status(error: &DeviceError) -> u8 {
     match error {
         // The configuration names the device.
-        OpenError::Device(DeviceError::DeviceNotFound { .. }) => EXIT_CONFIG,
-        OpenError::Device(_) | OpenError::Model(ModelLoadError::Device(_)) => EXIT_UNAVAILABLE,
-        _ => EXIT_CONFIG,
+        DeviceError::DeviceNotFound { .. } => EXIT_CONFIG,
+        _ => EXIT_UNAVAILABLE,
     }
+}
+
+/// Names the model's file, which some errors do themselves.
+fn about_model(model: &Path, error: &OpenError) -> String {
+    let (model, error) = (model.display().to_string(), error.to_string());
+    if error.contains(&model) { error } else { format!("{model}: {error}") }
 }
 
 fn main() -> ExitCode {
@@ -246,8 +253,9 @@ async fn load(
             }
             progress.report(done, total);
         };
-        let executor = Box::new(VulkanExecutor::new(&vulkan).map_err(OpenError::from)?);
-        engine::open(executor, &model, &options, &mut report).map_err(DaemonError::from)
+        let executor = Box::new(VulkanExecutor::new(&vulkan).map_err(DaemonError::Device)?);
+        engine::open(executor, &model, &options, &mut report)
+            .map_err(|error| DaemonError::Model { model, source: Box::new(error) })
     });
     tokio::select! {
         biased;

@@ -8,6 +8,7 @@ use clap_mangen::Man;
 use super::args::{Arguments, CompletionsOptions, ManOptions};
 use super::output::Output;
 use super::{CliError, exit};
+use crate::config::Flags;
 
 pub(crate) fn completions(options: &CompletionsOptions) -> Result<u8, CliError> {
     let mut script = Vec::new();
@@ -26,6 +27,7 @@ pub(crate) fn man(options: &ManOptions) -> Result<u8, CliError> {
     };
     fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command, folder))
+        .and_then(|()| clap_mangen::generate_to(Flags::command(), folder))
         .map_err(|source| CliError::WriteFile { path: folder.clone(), source })?;
     Ok(exit::DONE)
 }

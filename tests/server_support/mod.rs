@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The first token of a prompt tells the engine what to do: emit a token, then wait to be cancelled.
+/// The first token of a prompt tells the engine what to do. This one: wait to be cancelled.
 pub const HOLD: u32 = 4;
 /// Emit tokens with long texts until cancelled.
 pub const FLOOD: u32 = 5;
