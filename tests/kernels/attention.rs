@@ -5,7 +5,7 @@ use hob::kernels::PageLayout;
 use hob::kernels::attention::{self, Attention, Shape};
 use hob::scheduler::{Batch, TokenSpan};
 
-use super::{Case, GARBAGE, Kind, on_both_variants};
+use super::{Case, GARBAGE, Kind, compiles_slowly, on_both_variants};
 
 /// Results are means of values below 1; scores of up to 20 lose a few places in exp.
 const TOLERANCE: f32 = 2e-5;
@@ -52,13 +52,11 @@ impl Layer {
         self.shape.unwrap_or_else(|| Shape::choose(caps, self.head_dim, self.group, one_token_each))
     }
 
-    /// Lavapipe 25.0 has subgroup operations; the variant without them, which it never runs but by choice,
-    /// takes it minutes to compile for large heads or many rows.
+    /// Whether the driver can be asked for it.
     fn compiles_soon(&self, caps: &Capabilities) -> bool {
         let shape = self.shape(caps);
         let is_small = self.head_dim <= 64 && shape.tile_tokens * shape.heads <= 3;
-        let is_slow = std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-25.0");
-        caps.subgroup_ops || is_small || !is_slow
+        is_small || !compiles_slowly(caps)
     }
 
     /// Pages with keys and values at every position of a session up to its last token, and garbage in
