@@ -223,8 +223,7 @@ fn on_both_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     }
 }
 
-/// Lavapipe 25.0 has subgroup operations; most variants without them, which it never runs but by choice,
-/// take it half a minute each to compile, and large ones minutes. It is spared all but a few.
+/// Whether the driver takes too long to compile large shaders of this variant.
 fn compiles_slowly(caps: &Capabilities) -> bool {
-    !caps.subgroup_ops && std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-25.0")
+    !caps.subgroup_ops && device::compiles_variants_slowly()
 }
