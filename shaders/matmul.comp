@@ -141,26 +141,27 @@ void main() {
         }
     }
 
-    // Every row of lanes runs the same number of rounds, because the variants without subgroups
-    // have barriers inside; one without a unit left adds zeros.
-    for (uint first = 0; first < units; first += SPLIT) {
-        const uint unit = first + (SPLIT > 1 ? gl_LocalInvocationID.y : 0);
-        const bool live = SPLIT == 1 || unit < units;
-        const uint unit_safe = SPLIT == 1 ? unit : min(unit, units - 1);
-        const uint quad_step = unit_safe * QUADS * LANES;
-        const uint word_step = unit_safe * WORDS * LANES;
+    // Units of two blocks are taken block by block: no inner loop, and no half full last unit.
+    const uint rounds = BLOCKS_PER_UNIT == 2 ? blocks : units;
+    const uint subs = BLOCKS_PER_UNIT == 2 ? 1 : BLOCKS_PER_UNIT;
+    // Every row of lanes runs the same number of rounds, because the variants without subgroups have
+    // barriers inside; one without a round left adds zeros.
+    for (uint first = 0; first < rounds; first += SPLIT) {
+        const uint round = first + (SPLIT > 1 ? gl_LocalInvocationID.y : 0);
+        const bool inside = SPLIT == 1 || round < rounds;
+        const uint round_safe = SPLIT == 1 ? round : min(round, rounds - 1);
+        const uint unit = BLOCKS_PER_UNIT == 2 ? round_safe >> 1 : round_safe;
+        const uint quad_step = unit * QUADS * LANES;
+        const uint word_step = unit * WORDS * LANES;
 #if QUANTISED
         UnitHead head[R];
         [[unroll]] for (uint r = 0; r < R; r++) {
             head[r] = load_unit(quad_at[r] + quad_step, word_at[r] + word_step);
         }
 #endif
-        for (uint sub = 0; sub < BLOCKS_PER_UNIT; sub++) {
-            const uint block_index = unit_safe * BLOCKS_PER_UNIT + sub;
-            if (SPLIT == 1 && BLOCKS_PER_UNIT == 2 && block_index >= blocks) {
-                break; // the last unit of an odd row is half full
-            }
-            const bool inside = SPLIT == 1 || (live && block_index < blocks);
+        for (uint i = 0; i < subs; i++) {
+            const uint sub = BLOCKS_PER_UNIT == 2 ? round_safe & 1 : i;
+            const uint block_index = unit * BLOCKS_PER_UNIT + sub;
             vec4 xs[TOKENS][LOADS];
             float x_sum[TOKENS][SCALES];
             lanes_begin();

@@ -155,8 +155,7 @@ Block load_block(uint quad_base, uint word_base, uint sub) {
 // Scale and bias of weights 16 half .. of block `sub`.
 vec2 block_scale(UnitHead head, uint word_base, uint sub, int part) {
 #if FORMAT == Q4_0 || FORMAT == Q5_0 || FORMAT == Q8_0
-    vec2 two = unpackHalf2x16(head.word);
-    float d = sub == 0 ? two.x : two.y;
+    float d = unpackHalf2x16(head.word >> (16 * sub)).x;
     const float zero_point = FORMAT == Q4_0 ? -8.0 : FORMAT == Q5_0 ? -16.0 : -128.0;
     return vec2(d, zero_point * d);
 #elif FORMAT == Q4_1 || FORMAT == Q5_1

@@ -65,14 +65,16 @@ pub struct Shape {
 impl Shape {
     /// The shape for a matrix and a number of tokens.
     ///
-    /// Software drivers: few fat workgroups of one subgroup (measured on lavapipe 26.1: 4 x 4).
+    /// Software drivers: few fat workgroups of one subgroup (4 rows and up
+    /// to 8 tokens a lane, measured on lavapipe 26.1).
     /// GPUs: enough workgroups to fill the device even for one token, by sharing K.
     #[must_use]
     pub fn choose(caps: &Capabilities, layout: &Layout, tokens: u32) -> Self {
         let column = match tokens {
             1 => 1,
             2 => 2,
-            _ => 4,
+            3 | 4 => 4,
+            _ => 8,
         };
         if caps.is_cpu() {
             return Self { rows: 4, tokens: column, split: 1 };
