@@ -94,8 +94,12 @@ layout(std430, binding = 4) readonly buffer Gain { vec4 gain[]; };
 layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
 
 #if POINTERS
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane { uvec4 at[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordPlane { uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane {
+    uvec4 at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordPlane {
+    uint at[];
+};
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer XRows { vec4 at[]; };
 #define quads QuadPlane(quad_address).at
 #define words WordPlane(word_address).at
@@ -144,8 +148,8 @@ void main() {
     // Units of two blocks are taken block by block: no inner loop, and no half full last unit.
     const uint rounds = BLOCKS_PER_UNIT == 2 ? blocks : units;
     const uint subs = BLOCKS_PER_UNIT == 2 ? 1 : BLOCKS_PER_UNIT;
-    // Every row of lanes runs the same number of rounds, because the variants without subgroups have
-    // barriers inside; one without a round left adds zeros.
+    // Every row of lanes runs the same number of rounds, because the variants without subgroups
+    // have barriers inside; one without a round left adds zeros.
     for (uint first = 0; first < rounds; first += SPLIT) {
         const uint round = first + (SPLIT > 1 ? gl_LocalInvocationID.y : 0);
         const bool inside = SPLIT == 1 || round < rounds;

@@ -31,7 +31,7 @@ fn check(path: &Path, half: bool, disable_subgroup_ops: bool, prompts: usize) ->
         worst = worst.max(check_golden(&mut model, golden, tolerance, 64));
     }
     drop(model);
-    let messages = messages.lock().unwrap();
+    let messages = messages.lock().expect("no thread panicked");
     assert!(messages.is_empty(), "validation: {messages:#?}");
     worst
 }
@@ -77,7 +77,8 @@ fn variants_without_subgroup_operations_give_them_too() {
         println!("skipped: shared files absent");
         return;
     };
-    // One model of each kind of shader; heads of 64 dimensions, which every driver compiles quickly.
+    // One model of each kind of shader; heads of 64 dimensions, which every driver compiles
+    // quickly.
     for name in ["llama-Q4_K_M", "gemma3"] {
         let worst = check(&shared.join("tiny").join(format!("{name}.gguf")), false, true, 1);
         println!("{name} shared memory: worst {worst:.4}");

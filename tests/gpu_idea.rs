@@ -1,6 +1,6 @@
-//! Tests of the idea itself: the cache holds what each token means in its text, and nothing but earlier
-//! tokens of the same session goes into it. Each runs on the reference and on the device, without and
-//! with subgroup operations.
+//! Tests of the idea itself: the cache holds what each token means in its text, and nothing but
+//! earlier tokens of the same session goes into it. Each runs on the reference and on the device,
+//! without and with subgroup operations.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,8 +23,8 @@ use hob::reference::ReferenceExecutor;
 use hob::scheduler::{Batch, TokenSpan};
 use random::Random;
 
-// All comparisons below are of bits: a token's sums have one order, whatever else is in its batch. That is
-// what lets a cache filled by prefill, by decoding or by another batch be used as one.
+// All comparisons below are of bits: a token's sums have one order, whatever else is in its batch.
+// That is what lets a cache filled by prefill, by decoding or by another batch be used as one.
 
 /// Largest batch of the models here.
 const TOKENS_MAX: usize = 64;
@@ -211,8 +211,8 @@ fn interleaved_sessions_give_what_each_gives_alone() {
     });
 }
 
-/// The same last token behind two prefixes of one length: its key is the same in layer 0, which sees the
-/// token alone, and another in every layer above.
+/// The same last token behind two prefixes of one length: its key is the same in layer 0, which
+/// sees the token alone, and another in every layer above.
 fn check_contextual(model: &mut Driven, texts: [&[u32]; 2]) {
     let last = texts[0].len() - 1;
     assert_eq!(texts[0].len(), texts[1].len(), "equal positions");
@@ -259,7 +259,8 @@ fn the_cache_is_contextual() {
         let (mut a, mut b) = (random_tokens(4, 9), random_tokens(5, 9));
         (a[8], b[8]) = (17, 17);
         check_contextual(model, [&a, &b]);
-        // One other token, eight positions ahead, is enough; the window of the tiny model is longer.
+        // One other token, eight positions ahead, is enough; the window of the tiny model is
+        // longer.
         b[1..8].copy_from_slice(&a[1..8]);
         check_contextual(model, [&a, &b]);
     });

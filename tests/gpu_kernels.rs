@@ -1,5 +1,6 @@
-//! Every shader against its scalar twin: the same recording, over the same memory, on the device and on
-//! the reference executor, under the validation layer and with NaN wherever nothing may be read.
+//! Every shader against its scalar twin: the same recording, over the same memory, on the device
+//! and on the reference executor, under the validation layer and with NaN wherever nothing may be
+//! read.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/device.rs"]

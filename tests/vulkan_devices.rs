@@ -77,8 +77,8 @@ fn without_subgroup_operations_the_device_is_the_same() {
 /// Set for a child that [`in_a_child`] starts.
 const CHILD: &str = "HOB_TEST_CHILD";
 
-/// What opening a device comes to, for [`in_a_child`], which runs this test alone in another process with
-/// another environment; on its own, a device opens.
+/// What opening a device comes to, for [`in_a_child`], which runs this test alone in another
+/// process with another environment; on its own, a device opens.
 #[test]
 fn a_device_opens() {
     let listed = list_devices().map(|devices| devices.len());
@@ -94,7 +94,8 @@ fn a_device_opens() {
 
 /// What a process with another environment says of opening a device.
 fn in_a_child(change: impl FnOnce(&mut Command)) -> String {
-    // Not current_exe(): a driver with a C library of its own is started through its dynamic linker.
+    // Not current_exe(): a driver with a C library of its own is started through its dynamic
+    // linker.
     let program = std::env::args_os().next().unwrap();
     let mut command = Command::new(program);
     command.args(["--exact", "a_device_opens", "--nocapture"]).env(CHILD, "1");

@@ -1,5 +1,5 @@
-//! The Vulkan executor's own duties: buffers, recordings that are replayed, hazards, timings, refusals;
-//! under the validation layer with synchronization validation.
+//! The Vulkan executor's own duties: buffers, recordings that are replayed, hazards, timings,
+//! refusals; under the validation layer with synchronization validation.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/device.rs"]
@@ -28,7 +28,8 @@ const USAGES: [BufferUsage; 5] = [
     BufferUsage::Readback,
 ];
 
-/// Opens the device, runs `body`, drops the executor with all that is left in it, and looks for messages.
+/// Opens the device, runs `body`, drops the executor with all that is left in it, and looks for
+/// messages.
 fn with_device(body: impl FnOnce(&mut VulkanExecutor)) {
     let mut executor = device::open(false);
     let messages = executor.messages();
@@ -167,8 +168,8 @@ fn submissions_run_in_the_order_of_their_tickets() {
     });
 }
 
-/// Reads after writes, writes after reads and writes after writes, of dispatches, copies and fills, over
-/// whole buffers and parts of them.
+/// Reads after writes, writes after reads and writes after writes, of dispatches, copies and fills,
+/// over whole buffers and parts of them.
 fn tangle(executor: &mut dyn Executor) -> Vec<f32> {
     const DIM: u64 = 256;
     let caps = executor.capabilities().clone();

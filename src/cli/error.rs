@@ -128,7 +128,8 @@ pub enum CliError {
     },
     /// A text too short to score.
     #[error(
-        "the text has {tokens} tokens; perplexity with a context of {context} wants at least {wanted}"
+        "the text has {tokens} tokens; perplexity with a context of {context} wants at least \
+         {wanted}"
     )]
     TextTooShort {
         /// Its tokens.

@@ -86,17 +86,23 @@ pub enum LocalError {
     },
     /// The model cannot be loaded.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(Box<OpenError>),
     /// The cache has no room for the context.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+}
+
+impl From<OpenError> for LocalError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(Box::new(error))
+    }
 }
 
 impl LocalError {
     /// Whether the model file is at fault.
     pub(crate) fn is_model(&self) -> bool {
         matches!(self, Self::Gguf(_) | Self::Vocabulary { .. })
-            || matches!(self, Self::Open(error) if !matches!(error, OpenError::Device(_)))
+            || matches!(self, Self::Open(error) if !matches!(**error, OpenError::Device(_)))
     }
 }
 

@@ -65,12 +65,13 @@ impl PackedMatrix {
         slices
     }
 
-    /// Groups that a slice must be a multiple of, so that both planes start aligned, and a bias too.
+    /// Groups that a slice must be a multiple of, so that both planes start aligned, and a bias
+    /// too.
     fn slice_step(layout: &Layout, caps: &Capabilities, group_multiple: u64) -> u64 {
         let mut step = group_multiple.max(1);
-        while step * layout.group_quad_bytes() % caps.storage_align != 0
-            || step * layout.group_word_bytes() % caps.storage_align != 0
-            || step * layout.lanes * 4 % caps.storage_align != 0
+        while !(step * layout.group_quad_bytes()).is_multiple_of(caps.storage_align)
+            || !(step * layout.group_word_bytes()).is_multiple_of(caps.storage_align)
+            || !(step * layout.lanes * 4).is_multiple_of(caps.storage_align)
         {
             step *= 2; // alignments are powers of two
         }

@@ -182,7 +182,7 @@ impl HyperParams {
     /// Dimensions of a head: `attention.key_length`, or the embedding shared by the heads.
     fn read_head_dim(keys: &Keys<'_>, embedding: u32, heads: u32) -> Result<u32, ModelLoadError> {
         let named = keys.opt_count("attention.key_length", HEAD_DIM_MAX)?;
-        if named.is_none() && embedding % heads != 0 {
+        if named.is_none() && !embedding.is_multiple_of(heads) {
             let wanted = format!("a divisor of the {embedding} of embedding_length");
             return Err(keys.refuse("attention.head_count", &wanted, heads));
         }

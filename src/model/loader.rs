@@ -249,7 +249,7 @@ impl<'a> Loader<'a> {
     }
 
     fn check_layout(&self, tensor: &TensorInfo, layout: &Layout) -> Result<(), ModelLoadError> {
-        if layout.row_len % 32 != 0 {
+        if !layout.row_len.is_multiple_of(32) {
             let found = format!("rows of {}", layout.row_len);
             return Err(self.refuse(&tensor.name, "rows of a multiple of 32 weights", found));
         }

@@ -13,7 +13,8 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// Log-softmax of `chosen` and of the `top_count` most likely tokens; of equals, the lower id first.
+/// Log-softmax of `chosen` and of the `top_count` most likely tokens; of equals, the lower id
+/// first.
 ///
 /// `logits`: `[vocab_size]`, before penalties. The sum is accumulated in f64.
 ///

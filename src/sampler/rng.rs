@@ -12,7 +12,8 @@ fn mix(mut x: u64) -> u64 {
 
 /// The uniform number of `step` in the stream of `seed`, in `0.0..1.0`, 53 bits.
 pub(super) fn uniform(seed: u64, step: u64) -> f64 {
-    // The seed is mixed first: the streams of neighbouring seeds would else be shifts of each other.
+    // The seed is mixed first: the streams of neighbouring seeds would else be shifts of each
+    // other.
     let state = mix(seed.wrapping_add(GOLDEN)).wrapping_add(step.wrapping_mul(GOLDEN));
     (mix(state.wrapping_add(GOLDEN)) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -99,7 +99,7 @@ impl Layout {
         assert_eq!(quads.len() as u64, self.group_quad_bytes(), "plane of quads");
         assert_eq!(words.len() as u64, self.group_word_bytes(), "plane of words");
         assert!(
-            rows.len() % row_bytes == 0 && rows.len() <= row_bytes * self.lanes as usize,
+            rows.len().is_multiple_of(row_bytes) && rows.len() <= row_bytes * self.lanes as usize,
             "rows"
         );
         quads.fill(0);

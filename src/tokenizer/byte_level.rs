@@ -1,4 +1,5 @@
-//! The byte-level alphabet: each byte as one printable character, as GPT-2's vocabularies write them.
+//! The byte-level alphabet: each byte as one printable character, as GPT-2's vocabularies write
+//! them.
 //!
 //! Printable Latin-1 stands for itself; the 68 other bytes take U+0100 and up, in order.
 

@@ -1,7 +1,7 @@
 //! The pre-tokenizers by the name that files give them, with the split rules llama.cpp uses for it.
 //!
-//! The rules are the models' own; names and rules follow llama.cpp's `llama-vocab.cpp`. Its trailing
-//! `\s+(?!\S)|\s+` is written `\s+` here, see [`super::pre`].
+//! The rules are the models' own; names and rules follow llama.cpp's `llama-vocab.cpp`. Its
+//! trailing `\s+(?!\S)|\s+` is written `\s+` here, see [`super::pre`].
 
 /// How a byte-level vocabulary wants its text cut and its specials set.
 #[derive(Debug, PartialEq, Eq)]

@@ -134,7 +134,7 @@ fn read(file: &Path, header: &[u8]) -> Option<Vec<u8>> {
             tracing::info!(file = %file.display(), "pipeline cache is damaged; it is rebuilt");
         }
         Ok(_) => {
-            tracing::info!(file = %file.display(), "pipeline cache of another driver; it is rebuilt");
+            tracing::info!(file = %file.display(), "pipeline cache of another driver: rebuilt");
         }
         Err(error) => {
             tracing::warn!(file = %file.display(), %error, "cannot read the pipeline cache");

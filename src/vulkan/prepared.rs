@@ -85,9 +85,9 @@ impl Prepared {
         let raw = &self.device.raw;
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
-        // SAFETY: for this and all commands below: the command buffer is being recorded by this thread
-        // alone; every buffer, pipeline and set named is alive and stays so while the recording is
-        // prepared.
+        // SAFETY: for this and all commands below: the command buffer is being recorded by this
+        // thread alone; every buffer, pipeline and set named is alive and stays so while the
+        // recording is prepared.
         unsafe { raw.begin_command_buffer(self.commands, &info) }
             .map_err(failed("vkBeginCommandBuffer"))?;
         if self.queries != vk::QueryPool::null() {

@@ -18,8 +18,9 @@ pub fn open_as(config: &VulkanConfig) -> VulkanExecutor {
     })
 }
 
-/// Lavapipe 25.0 has subgroup operations; most variants without them, which it never runs but by choice,
-/// take it half a minute each to compile, and large ones minutes. It is spared all but a few.
+/// Lavapipe 25.0 has subgroup operations; most variants without them, which it never runs but by
+/// choice, take it half a minute each to compile, and large ones minutes. It is spared all but a
+/// few.
 pub fn compiles_variants_slowly() -> bool {
     std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-25.0")
 }

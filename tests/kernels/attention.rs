@@ -59,8 +59,9 @@ impl Layer {
         is_small || !compiles_slowly(caps)
     }
 
-    /// Pages with keys and values at every position of a session up to its last token, and garbage in
-    /// all others, in page 0, and in the pages that are not leased; with the sessions' block tables.
+    /// Pages with keys and values at every position of a session up to its last token, and garbage
+    /// in all others, in page 0, and in the pages that are not leased; with the sessions' block
+    /// tables.
     fn pages(&self, case: &mut Case) -> (BufferSlice, BufferSlice, u32) {
         let layout = self.layout();
         let stride = CONTEXT / PageLayout::TOKENS;

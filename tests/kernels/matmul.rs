@@ -6,12 +6,12 @@ use hob::tensor::DType;
 
 use super::{Case, Kind, compiles_slowly, on_both_variants, weights};
 
-/// Relative to the sum of |w x|: sums in another order, and factors of quants that are not folded into
-/// their weights. Epilogues with a gate multiply two such sums.
+/// Relative to the sum of |w x|: sums in another order, and factors of quants that are not folded
+/// into their weights. Epilogues with a gate multiply two such sums.
 const TOLERANCE: f32 = 5e-7;
 
-/// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean square
-/// of the inputs is 0.58.
+/// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean
+/// square of the inputs is 0.58.
 const NORM_MAX: f32 = 2.0;
 
 const ROW_LEN_BLOCKS: u64 = 96; // an odd number of blocks: the last unit of a pair is half full
@@ -163,7 +163,8 @@ fn every_epilogue_works_for_every_number_of_tokens() {
     });
 }
 
-/// Types whose units differ: 32 weights, 64 in pairs of blocks, and 256 with one scale or two a block.
+/// Types whose units differ: 32 weights, 64 in pairs of blocks, and 256 with one scale or two a
+/// block.
 const UNITS: [DType; 4] = [DType::F32, DType::Q5_0, DType::Q4_K, DType::Q6_K];
 
 #[test]

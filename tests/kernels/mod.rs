@@ -1,5 +1,5 @@
-//! One module a shader, and the helper they share: a [`Case`] collects buffers and dispatches, runs them
-//! on both executors and compares what they leave behind.
+//! One module a shader, and the helper they share: a [`Case`] collects buffers and dispatches, runs
+//! them on both executors and compares what they leave behind.
 
 mod attention;
 mod embed;
@@ -50,8 +50,8 @@ struct Output {
     tolerance: f32,
 }
 
-/// Dispatches over buffers that start with the same contents on both executors. Slices name buffers by
-/// their index here.
+/// Dispatches over buffers that start with the same contents on both executors. Slices name buffers
+/// by their index here.
 pub(crate) struct Case {
     caps: Capabilities,
     random: Random,
