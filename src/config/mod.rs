@@ -84,7 +84,7 @@ pub struct Config {
     pub kv_dtype: KvDtype,
     /// Default and most context of a session, in tokens; 0: the model's own, at most 4096.
     pub context_tokens: u32,
-    /// Tokens the KV caches of all sessions hold together; 0: four full contexts, or what half of
+    /// Tokens the KV caches of all sessions hold together; 0: two full contexts, or what half of
     /// the device's free memory holds.
     pub kv_tokens: u32,
     /// Sessions at once, of all users.

@@ -1,8 +1,7 @@
 //! Models: what a GGUF file's weights mean, and the recording that runs them.
 //!
 //! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and
-//! keeps what [`Model::record_forward`] needs. A family (`llama.rs`, `gemma3.rs`, …) says only how
-//! it differs.
+//! keeps what [`Model::record_forward`] needs. A family (`families.rs`) says only how it differs.
 
 mod error;
 mod families;
