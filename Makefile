@@ -14,6 +14,7 @@ BASH_COMPLETION := $(DATADIR)/bash-completion/completions/hob
 ZSH_COMPLETION := $(DATADIR)/zsh/site-functions/_hob
 FISH_COMPLETION := $(DATADIR)/fish/vendor_completions.d/hob.fish
 RELEASE := target/release
+MODELS := $(or $(HOB_MODELS),target/models)
 
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
 
@@ -46,7 +47,7 @@ check: ## Check format, lints, licences, structure, scripts
 
 bench: build ## Measure prefill and decode on this machine's device
 	@tests/models/fetch.sh smollm2
-	$(RELEASE)/hob bench --model target/models/SmolLM2-135M-Instruct.Q4_1.gguf
+	$(RELEASE)/hob bench --model $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 
 models: ## Fetch the models of the demo and the tests (target/models)
 	@tests/models/fetch.sh

@@ -4,13 +4,14 @@
 # Usage: tests/make/demo.sh [QUESTION]
 #
 # Environment
-#   MODEL  another GGUF file
+#   MODEL       another GGUF file
+#   HOB_MODELS  where `tests/models/fetch.sh` puts models; target/models by default
 
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 question=${1:-"Why is the sky blue? Answer in two sentences."}
-model=${MODEL:-$here/target/models/SmolLM2-135M-Instruct.Q4_1.gguf}
+model=${MODEL:-${HOB_MODELS:-$here/target/models}/SmolLM2-135M-Instruct.Q4_1.gguf}
 bin=$here/target/release
 log=$here/target/demo/hobd.log
 start_seconds_max=120
