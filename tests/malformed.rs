@@ -1,0 +1,154 @@
+//! Malformed model files against everything that opens one: the bad are refused in words that
+//! name the file and the fault, the good load and answer, and nothing crashes or hangs.
+
+mod common;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hob::engine::{
+    self, CancelFlag, EngineCommand, EngineEvent, EngineOptions, FinishReason, GenerateRequest,
+    GenerateResult, Opened, Owner, SamplingParams,
+};
+use hob::reference::ReferenceExecutor;
+use tokio::sync::mpsc;
+
+/// A file is refused before any work is done on its weights.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+
+type Failure = Box<dyn Error>;
+
+/// What each of the bad files must be blamed for: the key or tensor, and what was found there.
+const BLAMES: &[(&str, &[&str])] = &[
+    ("bad-alignment-2pow31", &["general.alignment", "2147483648"]),
+    ("bad-alignment-string", &["general.alignment", "string"]),
+    ("bad-arch-not-a-string", &["general.architecture", "wanted a string", "u32"]),
+    ("bad-array-element-type-99", &["general.tags", "99"]),
+    ("bad-array-length-2pow63", &["general.tags", "wanted", "found"]),
+    ("bad-array-nested-60000", &["general.tags", "array of arrays"]),
+    ("bad-block-count-0", &["llama.block_count", "found 0"]),
+    ("bad-data-missing", &["token_embd.weight", "found 0"]),
+    ("bad-data-truncated-half", &["blk.0.attn_q.weight", "wanted 4096", "found 1792"]),
+    ("bad-duplicate-tensor", &["blk.0.ffn_up.weight", "twice"]),
+    ("bad-embedding-length-missing", &["llama.embedding_length", "missing"]),
+    ("bad-empty", &["header", "found 0"]),
+    ("bad-eps-nan", &["llama.attention.layer_norm_rms_epsilon", "NaN"]),
+    ("bad-expert-used-without-experts", &["llama.expert_used_count", "4"]),
+    ("bad-head-count-2pow31", &["llama.attention.head_count", "2147483648"]),
+    ("bad-head-count-not-dividing", &["llama.attention.head_count", "32", "found 5"]),
+    ("bad-header-magic-only", &["header", "found 0"]),
+    ("bad-key-length-2pow63", &["name of metadata key 2", "9223372036854775808"]),
+    ("bad-kv-count-2pow63", &["9223372036854775808 metadata entries"]),
+    ("bad-magic-ggml", &["GGUF"]),
+    ("bad-rope-dim-1000", &["llama.rope.dimension_count", "1000"]),
+    ("bad-string-length-2pow40", &["general.description", "1099511627776"]),
+    ("bad-tensor-count-2pow40", &["1099511627776 tensors"]),
+    ("bad-tensor-dim-0", &["blk.0.ffn_up.weight", "dimension 1 is 0"]),
+    ("bad-tensor-dims-bytes-overflow", &["blk.0.ffn_up.weight", "4611686018427387904"]),
+    ("bad-tensor-infos-truncated", &["tensor blk.0.attn_v.weight", "found 0"]),
+    ("bad-tensor-name-length-2pow63", &["name of tensor 0", "9223372036854775808"]),
+    ("bad-tensor-ndims-2pow31", &["blk.0.ffn_up.weight", "2147483648"]),
+    ("bad-tensor-offset-overflow", &["blk.0.ffn_up.weight", "18446744073709551584"]),
+    ("bad-tensor-offset-past-eof", &["blk.0.ffn_up.weight", "1073741824"]),
+    ("bad-tensor-row-not-block-multiple", &["blk.0.ffn_up.weight", "32", "256"]),
+    ("bad-tensor-shape-transposed", &["blk.0.ffn_up.weight", "[32, 64]", "[64, 32]"]),
+    ("bad-tensor-type-i32-weight", &["blk.0.ffn_up.weight", "I32"]),
+    ("bad-token-types-too-short", &["tokenizer.ggml.token_type", "3", "259"]),
+    ("bad-tokens-missing", &["tokenizer.ggml.tokens", "missing"]),
+    ("bad-value-type-13", &["general.tags", "13"]),
+    ("bad-version-0", &["version 0", "wanted version 2 or 3"]),
+    ("bad-version-99", &["version 99", "wanted version 2 or 3"]),
+    ("bad-vocab-larger-than-embedding", &["token_embd.weight", "300", "259"]),
+];
+
+#[test]
+fn bad_files_are_refused_by_name_and_fault_and_the_others_do_no_harm() -> Result<(), Failure> {
+    let Some(shared) = common::shared() else {
+        println!("skipped: shared files absent");
+        return Ok(());
+    };
+    let files = model_files(&shared.join("tiny/malformed"))?;
+    assert!(files.len() > BLAMES.len(), "the folder holds every kind of file");
+    for path in files {
+        let name = path.file_stem().ok_or("a file has a name")?.to_string_lossy().into_owned();
+        let started = Instant::now();
+        let opened = open(&path);
+        match name.split('-').next() {
+            Some("bad") => {
+                let error = opened.err().ok_or_else(|| format!("{name} was not refused"))?;
+                assert!(started.elapsed() < REFUSAL_MAX, "{name}: {:?}", started.elapsed());
+                check_blame(&name, &path, &error.to_string());
+            }
+            Some("ok") => {
+                let result = generate(opened?)?;
+                assert_eq!(result.finish_reason, FinishReason::Length, "{name}");
+                assert_eq!(result.tokens.len(), 4, "{name}");
+            }
+            _ => match opened {
+                Ok(opened) => println!("{name}: {:?}", generate(opened)?.finish_reason),
+                Err(error) => check_blame(&name, &path, &error.to_string()),
+            },
+        }
+    }
+    Ok(())
+}
+
+fn model_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "gguf") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn check_blame(name: &str, path: &Path, message: &str) {
+    println!("{message}");
+    assert!(message.starts_with(&path.display().to_string()), "{name}: {message}");
+    // A file that came later has only to be refused by its name.
+    let blames = BLAMES.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, all)| *all);
+    for blame in blames {
+        assert!(message.contains(blame), "{name}: {blame:?} is missing in: {message}");
+    }
+}
+
+fn open(path: &Path) -> Result<Opened, engine::OpenError> {
+    engine::open(
+        Box::new(ReferenceExecutor::new()),
+        path,
+        &EngineOptions::default(),
+        &mut |_, _| {},
+    )
+}
+
+/// Four tokens after a few bytes of text.
+fn generate(opened: Opened) -> Result<GenerateResult, Failure> {
+    let tokens = opened.tokenizer.encode("hello", true, false)?;
+    let (engine, thread) = engine::start(opened, &EngineOptions::default())?;
+    let (events, mut incoming) = mpsc::unbounded_channel();
+    let request = GenerateRequest {
+        owner: Owner { uid: 0 },
+        session: None,
+        tokens,
+        tokens_max: 4,
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        stop: Vec::new(),
+        logprobs: None,
+        prompt_logprobs: None,
+        stream: false,
+        cancel: CancelFlag::default(),
+    };
+    engine.commands.try_send(EngineCommand::Generate { request: Box::new(request), events })?;
+    let event = incoming.blocking_recv().ok_or("the engine ended without an answer")?;
+    drop(engine);
+    thread.join().map_err(|_| "the engine panicked")??;
+    match event {
+        EngineEvent::Done(result) => Ok(*result),
+        other => Err(format!("wanted a result, found {other:?}").into()),
+    }
+}
