@@ -2,6 +2,10 @@
 //! name the file and the fault, the good load and answer, and nothing crashes or hangs.
 
 mod common;
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/tiny.rs"]
+mod tiny;
 
 use std::error::Error;
 use std::fs;
@@ -10,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hob::engine::{
     self, CancelFlag, EngineCommand, EngineEvent, EngineOptions, FinishReason, GenerateRequest,
-    GenerateResult, Opened, Owner, SamplingParams,
+    Opened, Owner, SamplingParams,
 };
 use hob::reference::ReferenceExecutor;
 use tokio::sync::mpsc;
@@ -82,15 +86,36 @@ fn bad_files_are_refused_by_name_and_fault_and_the_others_do_no_harm() -> Result
                 check_blame(&name, &path, &error.to_string());
             }
             Some("ok") => {
-                let result = generate(opened?)?;
+                let EngineEvent::Done(result) = generate(opened?)? else {
+                    return Err(format!("{name} gave no result").into());
+                };
                 assert_eq!(result.finish_reason, FinishReason::Length, "{name}");
                 assert_eq!(result.tokens.len(), 4, "{name}");
             }
             _ => match opened {
-                Ok(opened) => println!("{name}: {:?}", generate(opened)?.finish_reason),
+                Ok(opened) => println!("{name}: {:?}", generate(opened)?),
                 Err(error) => check_blame(&name, &path, &error.to_string()),
             },
         }
+    }
+    Ok(())
+}
+
+/// What the architecture cannot do without must not be taken for a tensor that is optional.
+#[test]
+fn a_tensor_that_the_architecture_needs_is_missed() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [_, path] = tiny::write(folder.path());
+    let whole = fs::read(&path)?;
+    for part in ["attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"] {
+        let name = format!("blk.1.{part}.weight");
+        let mut bytes = whole.clone();
+        let at = bytes.windows(name.len()).position(|found| found == name.as_bytes());
+        let at = at.ok_or("the model has the tensor")?;
+        bytes[at] = b'x';
+        fs::write(&path, bytes)?;
+        let message = open(&path).err().ok_or_else(|| format!("{name} was not missed"))?;
+        assert!(message.to_string().contains(&format!("tensor {name}: wanted")), "{message}");
     }
     Ok(())
 }
@@ -117,17 +142,13 @@ fn check_blame(name: &str, path: &Path, message: &str) {
     }
 }
 
-fn open(path: &Path) -> Result<Opened, engine::OpenError> {
-    engine::open(
-        Box::new(ReferenceExecutor::new()),
-        path,
-        &EngineOptions::default(),
-        &mut |_, _| {},
-    )
+fn open(path: &Path) -> Result<Opened, Failure> {
+    let executor = Box::new(ReferenceExecutor::new());
+    Ok(engine::open(executor, path, &EngineOptions::default(), &mut |_, _| {})?)
 }
 
 /// Four tokens after a few bytes of text.
-fn generate(opened: Opened) -> Result<GenerateResult, Failure> {
+fn generate(opened: Opened) -> Result<EngineEvent, Failure> {
     let tokens = opened.tokenizer.encode("hello", true, false)?;
     let (engine, thread) = engine::start(opened, &EngineOptions::default())?;
     let (events, mut incoming) = mpsc::unbounded_channel();
@@ -147,8 +168,5 @@ fn generate(opened: Opened) -> Result<GenerateResult, Failure> {
     let event = incoming.blocking_recv().ok_or("the engine ended without an answer")?;
     drop(engine);
     thread.join().map_err(|_| "the engine panicked")??;
-    match event {
-        EngineEvent::Done(result) => Ok(*result),
-        other => Err(format!("wanted a result, found {other:?}").into()),
-    }
+    Ok(event)
 }

@@ -39,6 +39,22 @@ pub fn read_hyper_params(file: &GgufFile) -> Result<HyperParams, ModelLoadError>
     Ok(hyper)
 }
 
+/// Tensors of a layer that others do without but this architecture does not: without them the file
+/// would load and answer nonsense.
+pub(super) fn layer_parts_required(architecture: &str) -> &'static [&'static str] {
+    match architecture {
+        "gemma3" => &[
+            "attn_q_norm.weight",
+            "attn_k_norm.weight",
+            "post_attention_norm.weight",
+            "post_ffw_norm.weight",
+        ],
+        "qwen2" => &["attn_q.bias", "attn_k.bias", "attn_v.bias"],
+        "qwen3" => &["attn_q_norm.weight", "attn_k_norm.weight"],
+        _ => &[],
+    }
+}
+
 /// llama and what shares its graph (Mistral, SmolLM2): RMS norms, SwiGLU, RoPE on (2 i, 2 i + 1).
 fn llama(keys: &Keys<'_>, _hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     for key in ["expert_count", "expert_used_count"] {

@@ -1,5 +1,6 @@
 //! The weights of a transformer layer and of the model's two ends.
 
+use super::families::layer_parts_required;
 use super::loader::{Arrangement, Loader};
 use super::{Activation, HyperParams, ModelLoadError};
 use crate::gpu::BufferSlice;
@@ -48,6 +49,12 @@ impl Layer {
         index: usize,
     ) -> Result<Self, ModelLoadError> {
         let name = |part: &str| format!("blk.{index}.{part}");
+        for part in layer_parts_required(&hyper.architecture) {
+            if !loader.has(&name(part)) {
+                let wanted = format!("a tensor, as every {} layer has", hyper.architecture);
+                return Err(loader.refuse(&name(part), &wanted, "no such tensor"));
+            }
+        }
         let (width, head_dim) = (hyper.embedding, u64::from(hyper.head_dim));
         let q_width = u64::from(hyper.heads) * head_dim;
         let q_norm = loader.opt_vector(&name("attn_q_norm.weight"), head_dim)?;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use half::f16;
-use hob::gguf::GgufBuilder;
+use hob::gguf::{GgufBuilder, StrArray};
 use hob::tensor::DType;
 
 use crate::random::Random;
@@ -83,6 +83,10 @@ fn build(architecture: &str, matrix_type: DType) -> Vec<u8> {
         builder.meta("gemma3.attention.sliding_window", WINDOW);
         builder.meta("gemma3.attention.sliding_window_pattern", 2_u32);
     }
+    let tokens: StrArray = (0..VOCAB).map(|token| format!("t{token}")).collect();
+    builder.meta("tokenizer.ggml.model", "llama");
+    builder.meta("tokenizer.ggml.tokens", tokens);
+    builder.meta("tokenizer.ggml.scores", vec![0.0_f32; VOCAB as usize]);
     builder.matrix("token_embd.weight", WIDTH, VOCAB.into());
     builder.vector("output_norm.weight", WIDTH);
     for layer in 0..LAYERS {
