@@ -3,6 +3,7 @@
 //! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
 //! its events over a channel of its own. The engine never waits for a caller.
 
+mod admission;
 mod open;
 mod request;
 mod runner;

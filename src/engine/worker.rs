@@ -21,22 +21,25 @@ use crate::scheduler::{Batch, PrefillSlice, TokenSpan};
 use crate::session::{Owner, SessionId, Sessions};
 use crate::tokenizer::Tokenizer;
 
+/// Commands served between two steps: a flood of them must not stop those that generate.
+const COMMANDS_A_STEP: usize = 256;
+
 /// Everything the engine's thread owns.
 pub(super) struct Worker {
-    runner: Runner,
+    pub(super) runner: Runner,
     tokenizer: Arc<Tokenizer>,
-    info: Arc<ModelInfo>,
-    sessions: Sessions,
+    pub(super) info: Arc<ModelInfo>,
+    pub(super) sessions: Sessions,
     /// Admitted: their pages are leased. Taken from the front, put back at the end.
-    running: VecDeque<Generation>,
+    pub(super) running: VecDeque<Generation>,
     /// Waiting for pages or for a place in the batch, oldest first.
-    waiting: VecDeque<Generation>,
+    pub(super) waiting: VecDeque<Generation>,
     slice: PrefillSlice,
     sessions_max: usize,
-    requests_queued_max: usize,
-    running_max: usize,
+    pub(super) requests_queued_max: usize,
+    pub(super) running_max: usize,
     started: Instant,
-    totals: EngineStatus,
+    pub(super) totals: EngineStatus,
 }
 
 /// What a span of the batch was for.
@@ -74,6 +77,7 @@ impl Worker {
     /// # Errors
     /// The failure that nothing could be done about; every caller has been told.
     pub(super) fn run(mut self, mut commands: Receiver<EngineCommand>) -> Result<(), DeviceError> {
+        let mut served = 0;
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = if idle {
@@ -81,8 +85,10 @@ impl Worker {
                 let (kv, executor) = self.runner.kv_mut();
                 kv.clean(executor)?;
                 commands.blocking_recv().ok_or(TryRecvError::Disconnected)
-            } else {
+            } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
+            } else {
+                Err(TryRecvError::Empty) // the rest after the next step
             };
             match command {
                 Ok(EngineCommand::Shutdown) | Err(TryRecvError::Disconnected) => {
@@ -91,9 +97,10 @@ impl Worker {
                 }
                 Ok(command) => {
                     self.serve(command);
+                    served += 1;
                     continue; // all that has arrived, before the next step
                 }
-                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Empty) => served = 0,
             }
             if let Err(error) = self.admit().and_then(|()| self.step()) {
                 tracing::error!(%error, "the device failed");
@@ -203,117 +210,8 @@ impl Worker {
     }
 
     /// Logits beyond the tokenizer's vocabulary are padding of the table.
-    fn vocab(&self) -> usize {
+    pub(super) fn vocab(&self) -> usize {
         self.tokenizer.vocab_size().min(self.runner.model().vocab())
-    }
-
-    /// Most tokens that the request may generate, or why it cannot be served.
-    fn check(&self, request: &GenerateRequest) -> Result<usize, AdmitError> {
-        let mut context_tokens = self.info.context_tokens as usize;
-        if let Some(id) = request.session {
-            let session = self
-                .sessions
-                .of_owner(request.owner, id)
-                .ok_or_else(|| AdmitError::UnknownSession(id.0.to_string()))?;
-            if session.busy {
-                return Err(AdmitError::SessionBusy(id.0));
-            }
-            context_tokens = session.context_tokens;
-        }
-        let waiting = self.waiting.len();
-        if waiting >= self.requests_queued_max {
-            return Err(AdmitError::QueueFull { waiting, limit: self.requests_queued_max });
-        }
-        let prompt_tokens = request.tokens.len();
-        if prompt_tokens == 0 {
-            return Err(AdmitError::EmptyPrompt);
-        }
-        let vocab_size = self.vocab() as u32;
-        if let Some(token) = request.tokens.iter().find(|token| **token >= vocab_size) {
-            return Err(AdmitError::UnknownToken { token: *token, vocab_size });
-        }
-        let room = context_tokens.saturating_sub(prompt_tokens);
-        if prompt_tokens > context_tokens || room == 0 && request.tokens_max > 0 {
-            return Err(AdmitError::ContextFull { prompt_tokens, context_tokens });
-        }
-        let pool = self.runner.kv().config().tokens_max;
-        if prompt_tokens > pool {
-            return Err(AdmitError::KvFull { wanted_tokens: prompt_tokens, free_tokens: pool });
-        }
-        Ok(room.min(pool - prompt_tokens).min(request.tokens_max as usize))
-    }
-
-    /// Leases pages for waiting requests, oldest first, while there is room.
-    fn admit(&mut self) -> Result<(), DeviceError> {
-        self.drop_cancelled();
-        while self.running.len() < self.running_max {
-            let Some(mut generation) = self.waiting.pop_front() else { break };
-            // All that it may ever need: once running, a request never waits for pages.
-            let needed = generation.request.tokens.len() + generation.tokens_max;
-            if !self.lease_pages(generation.session, needed)? {
-                if self.running.is_empty() {
-                    let free_tokens = self.runner.kv().tokens_free();
-                    self.settle(generation.session, None);
-                    generation.refuse(AdmitError::KvFull { wanted_tokens: needed, free_tokens });
-                    continue;
-                }
-                self.waiting.push_front(generation);
-                break;
-            }
-            self.reuse_prefix(&mut generation);
-            self.running.push_back(generation);
-        }
-        Ok(())
-    }
-
-    fn drop_cancelled(&mut self) {
-        for waiting in [true, false] {
-            let queue = if waiting { &mut self.waiting } else { &mut self.running };
-            let (gone, kept): (VecDeque<_>, VecDeque<_>) =
-                std::mem::take(queue).into_iter().partition(Generation::is_cancelled);
-            *queue = kept;
-            for generation in gone {
-                self.end(generation, FinishReason::Cancelled, None);
-            }
-        }
-    }
-
-    /// Makes the session's lease hold `needed` positions, at the cost of idle sessions' caches.
-    fn lease_pages(&mut self, id: SessionId, needed: usize) -> Result<bool, DeviceError> {
-        loop {
-            let (kv, executor) = self.runner.kv_mut();
-            let session = self.sessions.get_mut(id);
-            if session.lease.is_none() {
-                session.lease = kv.lease().ok();
-            }
-            if let Some(lease) = &mut session.lease
-                && kv.grow(executor, lease, needed)?.is_ok()
-            {
-                return Ok(true);
-            }
-            let Some(idle) = self.sessions.longest_idle() else { return Ok(false) };
-            let session = self.sessions.get_mut(idle);
-            session.tokens.clear();
-            let lease = session.lease.take().expect("idle sessions listed have pages");
-            tracing::debug!(session = idle.0, "giving up an idle session's cache");
-            self.runner.kv_mut().0.release(lease);
-        }
-    }
-
-    /// Keeps what the cache holds of the prompt; at least one token is computed if anything is
-    /// wanted of it.
-    fn reuse_prefix(&mut self, generation: &mut Generation) {
-        let session = self.sessions.get_mut(generation.session);
-        let prompt = &generation.request.tokens;
-        let mut keep = session.common_prefix(prompt);
-        if generation.request.prompt_logprobs.is_some() {
-            keep = 0; // logits are not kept
-        } else if generation.tokens_max > 0 {
-            keep = keep.min(prompt.len() - 1);
-        }
-        session.tokens.truncate(keep);
-        generation.cached = keep;
-        self.totals.cached_tokens += keep as u64;
     }
 
     /// One step: a token for each request that decodes, and a slice of prompt for those that do not
@@ -441,7 +339,12 @@ impl Worker {
     }
 
     /// Ends a request and puts its session to rest.
-    fn end(&mut self, generation: Generation, reason: FinishReason, error: Option<String>) {
+    pub(super) fn end(
+        &mut self,
+        generation: Generation,
+        reason: FinishReason,
+        error: Option<String>,
+    ) {
         let keep = self.sessions.get_mut(generation.session).tokens.len();
         self.settle(generation.session, Some(keep));
         generation.finish(reason, error);
@@ -449,7 +352,7 @@ impl Worker {
 
     /// Marks a session idle, with pages for its first `keep` tokens only; one made for a single
     /// request goes.
-    fn settle(&mut self, id: SessionId, keep: Option<usize>) {
+    pub(super) fn settle(&mut self, id: SessionId, keep: Option<usize>) {
         let session = self.sessions.get_mut(id);
         session.busy = false;
         session.last_used = Instant::now();

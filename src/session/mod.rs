@@ -96,6 +96,12 @@ impl Sessions {
         self.sessions.get_mut(&id).expect("a live session")
     }
 
+    /// Whether a session holds pages of the cache.
+    #[must_use]
+    pub fn has_pages(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.lease.is_some())
+    }
+
     /// The sessions that `owner` may name, oldest first.
     pub fn list(&self, owner: Owner) -> impl Iterator<Item = (SessionId, &Session)> {
         let listed = move |(_, session): &(&SessionId, &Session)| {
