@@ -2,11 +2,13 @@
 //! the validation layer.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 
 use std::path::Path;
 
-use common::device::compiles_variants_slowly;
 use common::{Driven, Sizes, check_golden, goldens};
+use device::compiles_variants_slowly;
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
