@@ -134,7 +134,8 @@ fn read(file: &Path, header: &[u8]) -> Option<Vec<u8>> {
             tracing::info!(file = %file.display(), "pipeline cache is damaged; it is rebuilt");
         }
         Ok(_) => {
-            tracing::info!(file = %file.display(), "pipeline cache of another driver: rebuilt");
+            let file = file.display();
+            tracing::info!(%file, "pipeline cache is of another driver; it is rebuilt");
         }
         Err(error) => {
             tracing::warn!(file = %file.display(), %error, "cannot read the pipeline cache");
