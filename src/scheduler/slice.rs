@@ -11,7 +11,7 @@ const TOKENS_MIN: usize = 32;
 
 /// Chooses the slice of prefill in each step.
 ///
-/// Sizes are powers of two from [`TOKENS_MIN`], so that their recordings are used again.
+/// Sizes are powers of two from 32, so that their recordings are used again.
 #[derive(Debug)]
 pub struct PrefillSlice {
     tokens: usize,

@@ -4,8 +4,8 @@
 //! SentencePiece-style merging by score ("llama"). Its measure is llama.cpp: the same ids for every
 //! text. It knows nothing of sessions; it is immutable and shared between threads.
 //!
-//! The walk of a text: [`specials`] cuts out special tokens, [`pre`] cuts the rest into words (SPM
-//! has no words), [`merge`] merges each word's bytes or characters into tokens.
+//! The walk of a text: `specials` cuts out special tokens, `pre` cuts the rest into words (SPM
+//! has no words), `merge` merges each word's bytes or characters into tokens.
 
 mod byte_level;
 mod decode;

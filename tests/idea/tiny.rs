@@ -114,7 +114,7 @@ fn build(architecture: &str, matrix_type: DType) -> Vec<u8> {
 pub fn write(folder: &std::path::Path) -> [PathBuf; 2] {
     [("llama", DType::F16), ("gemma3", DType::Q8_0)].map(|(architecture, dtype)| {
         let path = folder.join(format!("{architecture}.gguf"));
-        std::fs::write(&path, build(architecture, dtype)).unwrap();
+        std::fs::write(&path, build(architecture, dtype)).expect("a temporary folder takes a file");
         path
     })
 }
