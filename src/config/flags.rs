@@ -58,7 +58,7 @@ impl Flags {
     /// The configuration file with these flags on top of it.
     ///
     /// # Errors
-    /// As [`load`], or a flag's value is out of range.
+    /// As [`load()`], or a flag's value is out of range.
     pub fn configuration(&self, places: &Places) -> Result<Config, ConfigError> {
         let mut config = load(self.config.as_deref(), places)?;
         self.apply(&mut config);
