@@ -26,9 +26,7 @@ skip() { # $1: what, $2: how to get the tool
 
 check "format" cargo fmt --check
 check "lints" cargo clippy --locked --all-targets -- -D warnings
-# For those who work on hob: private items are a part of it, and may be linked to.
-check "documentation" env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" \
-    cargo doc --locked --no-deps --lib --document-private-items --quiet
+check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib --quiet
 check "structure (tests/tidy.rs)" env RUST_BACKTRACE=0 cargo test --locked --test tidy
 
 if cargo deny --version >/dev/null 2>&1; then
