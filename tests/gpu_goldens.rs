@@ -7,24 +7,15 @@ mod device;
 
 use std::path::Path;
 
-use common::{Driven, Sizes, check_golden, goldens};
-use device::compiles_variants_slowly;
-use hob::vulkan::{VulkanConfig, VulkanExecutor};
+use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
 /// The same with keys and values rounded to f16.
 const TOLERANCE_F16: f32 = 0.05;
 
-fn open(disable_subgroup_ops: bool) -> VulkanExecutor {
-    let config = VulkanConfig { validation: true, disable_subgroup_ops, ..Default::default() };
-    VulkanExecutor::new(&config).unwrap_or_else(|error| {
-        panic!("{error}\n(tests need a Vulkan driver and the validation layer: run `make deps`)")
-    })
-}
-
 fn check(path: &Path, half: bool, disable_subgroup_ops: bool, prompts: usize) -> f32 {
-    let executor = open(disable_subgroup_ops);
+    let executor = device::open(disable_subgroup_ops);
     let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, half };
     let messages = executor.messages();
     let mut model = Driven::load(Box::new(executor), path, sizes);
@@ -34,8 +25,7 @@ fn check(path: &Path, half: bool, disable_subgroup_ops: bool, prompts: usize) ->
         worst = worst.max(check_golden(&mut model, golden, tolerance, 64));
     }
     drop(model);
-    let messages = messages.lock().expect("no thread panicked");
-    assert!(messages.is_empty(), "validation: {messages:#?}");
+    device::assert_silent(&messages);
     worst
 }
 
@@ -45,27 +35,7 @@ fn small_models_give_the_logits_of_llama_cpp() {
         println!("skipped: shared files absent");
         return;
     };
-    let names = [
-        "llama",
-        "llama-BF16",
-        "llama-Q8_0",
-        "llama-Q4_0",
-        "llama-Q4_1",
-        "llama-Q5_0",
-        "llama-Q5_1",
-        "llama-Q6_K",
-        "llama-Q4_K_M",
-        "llama-mha",
-        "llama-tied",
-        "llama-linear",
-        "llama3-ropefreqs",
-        "llama-hd128-bias",
-        "qwen2",
-        "qwen3",
-        "gemma3",
-        "malformed/ok-plain",
-    ];
-    for name in names {
+    for name in SMALL_MODELS {
         let path = shared.join("tiny").join(format!("{name}.gguf"));
         // Rounding keys and values concerns attention alone: the types of weights share it.
         let halves: &[bool] =
@@ -83,7 +53,7 @@ fn variants_without_subgroup_operations_give_them_too() {
         println!("skipped: shared files absent");
         return;
     };
-    if compiles_variants_slowly() {
+    if device::compiles_variants_slowly() {
         println!("left out: this driver takes minutes to compile what it never runs by itself");
         return;
     }

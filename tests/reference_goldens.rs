@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Driven, Sizes, check_golden, golden_data, goldens, real_model};
+use common::{Driven, SMALL_MODELS, Sizes, check_golden, golden_data, goldens, real_model};
 use hob::reference::ReferenceExecutor;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
@@ -14,30 +14,7 @@ fn small_models_give_the_logits_of_llama_cpp() {
         println!("skipped: shared files absent");
         return;
     };
-    let names = [
-        "llama",
-        "llama-F16",
-        "llama-BF16",
-        "llama-Q8_0",
-        "llama-Q4_0",
-        "llama-Q4_1",
-        "llama-Q5_0",
-        "llama-Q5_1",
-        "llama-Q6_K",
-        "llama-Q4_K_M",
-        "llama-mha",
-        "llama-tied",
-        "llama-linear",
-        "llama3-ropefreqs",
-        "llama-hd128-bias",
-        "qwen2",
-        "qwen3",
-        "gemma3",
-        "malformed/ok-plain",
-        "malformed/ok-odd-features",
-        "malformed/ok-trailing-bytes",
-    ];
-    for name in names {
+    for name in SMALL_MODELS {
         let path = shared.join("tiny").join(format!("{name}.gguf"));
         let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, half: false };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);

@@ -10,46 +10,37 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #else
 shared vec4 lane_values[ROWS_Y * LANE_SLOTS * LANES];
-shared float lane_sums[ROWS_Y * LANES];
+shared float lane_exchanged[ROWS_Y * LANES];
 #endif
+
+// The `value` of the lane whose number differs from this one's in the bits of `mask`.
+float lanes_exchange(float value, uint mask) {
+#if SUBGROUPS
+    return subgroupShuffleXor(value, mask);
+#else
+    uint at = gl_LocalInvocationID.y * LANES;
+    barrier(); // the values exchanged before have been read
+    lane_exchanged[at + gl_LocalInvocationID.x] = value;
+    barrier(); // the values of this exchange are there
+    return lane_exchanged[at + (gl_LocalInvocationID.x ^ mask)];
+#endif
+}
 
 // Sum of `value` over the lanes whose numbers differ in the bits below `width` (a power of two), in
 // the fixed order of a butterfly: the same for every lane.
 float lanes_sum(float value, uint width) {
-#if SUBGROUPS
     for (uint mask = 1; mask < width; mask <<= 1) {
-        value += subgroupShuffleXor(value, mask);
+        value += lanes_exchange(value, mask);
     }
     return value;
-#else
-    uint at = gl_LocalInvocationID.y * LANES;
-    for (uint mask = 1; mask < width; mask <<= 1) {
-        barrier(); // the values of the round before have been read
-        lane_sums[at + gl_LocalInvocationID.x] = value;
-        barrier(); // the values of this round are there
-        value += lane_sums[at + (gl_LocalInvocationID.x ^ mask)];
-    }
-    return value;
-#endif
 }
 
 // Largest `value` over all lanes.
 float lanes_max(float value) {
-#if SUBGROUPS
     for (uint mask = 1; mask < LANES; mask <<= 1) {
-        value = max(value, subgroupShuffleXor(value, mask));
+        value = max(value, lanes_exchange(value, mask));
     }
     return value;
-#else
-    uint at = gl_LocalInvocationID.y * LANES;
-    for (uint mask = 1; mask < LANES; mask <<= 1) {
-        barrier(); // the values of the round before have been read
-        lane_sums[at + gl_LocalInvocationID.x] = value;
-        barrier(); // the values of this round are there
-        value = max(value, lane_sums[at + (gl_LocalInvocationID.x ^ mask)]);
-    }
-    return value;
-#endif
 }
 
 // Publishing: all lanes call lanes_begin, then lanes_put for each slot, then lanes_ready; lanes_get

@@ -7,11 +7,10 @@ use thiserror::Error;
 use super::output;
 use crate::config::{Config, KvDtype, Places};
 use crate::engine::{EngineOptions, OpenError, Opened, open};
-use crate::gguf::GgufError;
 use crate::gpu::DeviceError;
 use crate::kv_cache::{KvLease, LeaseError};
 use crate::scheduler::{Batch, TokenSpan};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use crate::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// One model with one context of its own.
@@ -62,17 +61,6 @@ pub struct LocalOptions {
 /// A model in this process failed.
 #[derive(Debug, Error)]
 pub enum LocalError {
-    /// The file cannot be read.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// The file's vocabulary cannot be used.
-    #[error("{}: {source}", .path.display())]
-    Vocabulary {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: Box<TokenizerError>,
-    },
     /// The device failed, or there is none.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -101,8 +89,7 @@ impl From<OpenError> for LocalError {
 impl LocalError {
     /// Whether the model file is at fault.
     pub(crate) fn is_model(&self) -> bool {
-        matches!(self, Self::Gguf(_) | Self::Vocabulary { .. })
-            || matches!(self, Self::Open(error) if !matches!(**error, OpenError::Device(_)))
+        matches!(self, Self::Open(error) if !matches!(**error, OpenError::Device(_)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::gpu::{BufferSlice, CommandTiming, DeviceError, Executor, PreparedId};
+use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId};
 use crate::kv_cache::KvCache;
 use crate::model::{BatchShape, Model};
 use crate::scheduler::Batch;
@@ -93,15 +93,6 @@ impl Runner {
             self.executor.read(inputs.logits.buffer, 0, out)?;
         }
         Ok(())
-    }
-
-    /// GPU time of each command of the last batch; empty where its executor does not profile.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
-    pub fn last_timings(&mut self) -> Result<Vec<CommandTiming>, DeviceError> {
-        let last = self.prepared.last().map(|(_, prepared)| *prepared);
-        last.map_or_else(|| Ok(Vec::new()), |prepared| self.executor.timings(prepared))
     }
 
     /// Logits of row `row` of the last batch: f32 `[vocab]`.

@@ -4,20 +4,6 @@ use crate::gpu::Dispatch;
 use crate::tensor::DType;
 use crate::tensor::layout::{Layout, Unit};
 
-const DTYPES: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
-
 /// The layout of the rows bound to `dispatch`, from its kernel's name (`STEM_TYPE`,
 /// `STEM_TYPE_shared` or `STEM_TYPE_pointers`) and its parameters.
 pub(super) fn layout(
@@ -30,7 +16,7 @@ pub(super) fn layout(
     let name = dispatch.kernel.name;
     let name = ["_shared", "_pointers"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
-    let dtype = DTYPES
+    let dtype = DType::ALL
         .into_iter()
         .find(|dtype| dtype.name().eq_ignore_ascii_case(format))
         .expect("a format of weights.glsl");

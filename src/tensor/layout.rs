@@ -419,20 +419,6 @@ mod tests {
     use super::super::dequantize_row;
     use super::*;
 
-    const ALL: [DType; 11] = [
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::Q8_0,
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q5_0,
-        DType::Q5_1,
-        DType::Q4_K,
-        DType::Q5_K,
-        DType::Q6_K,
-    ];
-
     /// Bytes without NaN or infinity where a type reads floats: every high byte of a pair stays
     /// small.
     fn noise(len: usize, seed: u64) -> Vec<u8> {
@@ -448,7 +434,7 @@ mod tests {
 
     #[test]
     fn packing_then_unpacking_gives_the_weights_of_the_file() {
-        for dtype in ALL {
+        for dtype in DType::ALL {
             for lanes in [1, 4, 8, 32] {
                 // An odd number of blocks and of rows: units and groups end in padding.
                 let row_len = if dtype.block_len() == 256 { 512 } else { 96 };

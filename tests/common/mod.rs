@@ -64,6 +64,31 @@ pub fn golden_data(name: &str) -> Vec<Golden> {
     goldens(&folder.join(format!("{name}.json")))
 }
 
+/// The small models of the shared files that hob runs, each beside its golden file.
+pub const SMALL_MODELS: [&str; 21] = [
+    "llama",
+    "llama-F16",
+    "llama-BF16",
+    "llama-Q8_0",
+    "llama-Q4_0",
+    "llama-Q4_1",
+    "llama-Q5_0",
+    "llama-Q5_1",
+    "llama-Q6_K",
+    "llama-Q4_K_M",
+    "llama-mha",
+    "llama-tied",
+    "llama-linear",
+    "llama3-ropefreqs",
+    "llama-hd128-bias",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "malformed/ok-plain",
+    "malformed/ok-odd-features",
+    "malformed/ok-trailing-bytes",
+];
+
 /// Sizes for [`Driven::load`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
