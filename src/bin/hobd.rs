@@ -17,8 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places};
-use hob::engine::{self, EngineCommand, EngineOptions, EngineThread, OpenError, Opened};
-use hob::gpu::DeviceError;
+use hob::engine::{
+    self, EngineCommand, EngineFailure, EngineOptions, EngineThread, OpenError, Opened,
+};
+use hob::gpu::{DeviceError, Executor};
 use hob::model::ModelLoadError;
 use hob::server::{self, BoundSocket, ServeEnd, ServerOptions, SocketError, stop_on_signals};
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
@@ -55,8 +57,8 @@ enum DaemonError {
     Model { model: PathBuf, source: Box<OpenError> },
     #[error(transparent)]
     Device(DeviceError),
-    #[error("the device failed while serving: {0}")]
-    DeviceFailed(#[source] DeviceError),
+    #[error(transparent)]
+    EngineFailed(EngineFailure),
     #[error("the engine's thread panicked")]
     EnginePanicked,
     #[error("cannot {attempt}: {source}")]
@@ -79,7 +81,7 @@ impl DaemonError {
             },
             Self::Device(error) => device_status(error),
             Self::Socket(_) => EXIT_SOCKET,
-            Self::DeviceFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
+            Self::EngineFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
             Self::System { .. } => EXIT_SYSTEM,
         }
     }
@@ -188,9 +190,9 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     drop(engine);
     match (join(thread).await?, end) {
         (Ok(()), _) => Ok(()),
-        (Err(error), ServeEnd::EngineGone) => Err(DaemonError::DeviceFailed(error)),
+        (Err(error), ServeEnd::EngineGone) => Err(DaemonError::EngineFailed(error)),
         (Err(error), ServeEnd::Stopped) => {
-            warn!(%error, "the device failed while the daemon was stopping");
+            warn!(%error, "while the daemon was stopping");
             Ok(())
         }
     }
@@ -204,6 +206,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         sessions_max: config.sessions_max as usize,
         requests_queued_max: config.requests_queued_max as usize,
         prefill_tokens_max: config.prefill_tokens_max as usize,
+        ..EngineOptions::default()
     }
 }
 
@@ -217,7 +220,7 @@ async fn end_in_time(stop: CancellationToken) {
 }
 
 /// Waits for the engine's thread, which saves the compiled pipelines as it ends.
-async fn join(thread: EngineThread) -> Result<Result<(), DeviceError>, DaemonError> {
+async fn join(thread: EngineThread) -> Result<Result<(), EngineFailure>, DaemonError> {
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     joined.ok().and_then(Result::ok).ok_or(DaemonError::EnginePanicked)
 }
@@ -253,9 +256,14 @@ async fn load(
             }
             progress.report(done, total);
         };
-        let executor = Box::new(VulkanExecutor::new(&vulkan).map_err(DaemonError::Device)?);
-        engine::open(executor, &model, &options, &mut report)
-            .map_err(|error| DaemonError::Model { model, source: Box::new(error) })
+        let open = Box::new(move || {
+            let executor = VulkanExecutor::new(&vulkan)?;
+            Ok(Box::new(executor) as Box<dyn Executor>)
+        });
+        engine::open_with(open, &model, &options, &mut report).map_err(|error| match error {
+            OpenError::Device(error) => DaemonError::Device(error),
+            error => DaemonError::Model { model, source: Box::new(error) },
+        })
     });
     tokio::select! {
         biased;

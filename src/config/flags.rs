@@ -18,7 +18,7 @@ Exit status:
   69   no Vulkan loader, no device, or the device failed before it served anything
   71   the operating system refused something else
   73   the socket cannot be served: another hobd does, or the folder is not safe
-  75   the device was lost or failed while serving; starting again may help
+  75   the device was lost three times in ten minutes; starting again may help
   78   the configuration or the model is wrong, or the model does not fit the device";
 
 /// Flags of `hobd`.

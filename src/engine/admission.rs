@@ -52,7 +52,12 @@ impl Worker {
             let Some(mut generation) = self.waiting.pop_front() else { break };
             // All that it may ever need: once running, a request never waits for pages.
             let needed = generation.request.tokens.len() + generation.tokens_max;
-            if !self.lease_pages(generation.session, needed)? {
+            let leased = self.lease_pages(generation.session, needed);
+            if leased.is_err() {
+                self.waiting.push_front(generation);
+                return leased.map(|_| ());
+            }
+            if !leased? {
                 if self.running.is_empty() {
                     let free_tokens = self.runner.kv().tokens_free();
                     self.settle(generation.session, None);
@@ -127,7 +132,9 @@ impl Worker {
             keep = keep.min(prompt.len() - 1);
         }
         session.tokens.truncate(keep);
-        generation.cached = keep;
-        self.totals.cached_tokens += keep as u64;
+        if !generation.has_started() {
+            generation.cached = keep;
+            self.totals.cached_tokens += keep as u64;
+        }
     }
 }

@@ -5,12 +5,16 @@
 
 mod admission;
 mod open;
+mod placed;
+mod recovery;
 mod request;
 mod runner;
 mod types;
 mod worker;
 
-pub use open::{EngineOptions, OpenError, Opened, open};
+pub use open::{EngineOptions, OpenError, Opened, open, open_with};
+pub use placed::{OpenExecutor, Reopen};
+pub use recovery::EngineFailure;
 pub use runner::Runner;
 pub use types::*;
 
@@ -19,7 +23,6 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::chat::ChatTemplate;
-use crate::gpu::DeviceError;
 use crate::tokenizer::Tokenizer;
 
 /// What an engine is asked to do.
@@ -83,7 +86,7 @@ pub struct EngineHandle {
 }
 
 /// The engine's thread; joining it tells how it ended.
-pub type EngineThread = std::thread::JoinHandle<Result<(), DeviceError>>;
+pub type EngineThread = std::thread::JoinHandle<Result<(), EngineFailure>>;
 
 /// Starts the engine on an opened model.
 ///

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
+use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::runner::Runner;
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate};
@@ -13,7 +15,7 @@ use crate::config::KvDtype;
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::kernels::PageLayout;
-use crate::kv_cache::{KvCache, KvConfig};
+use crate::kv_cache::KvConfig;
 use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
 use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
 
@@ -45,6 +47,9 @@ pub struct EngineOptions {
     pub requests_queued_max: usize,
     /// Most prompt tokens of a step.
     pub prefill_tokens_max: usize,
+    /// How long to wait where a lost device does not open again: a driver that is just being reset
+    /// refuses for a moment.
+    pub reopen_pause: Duration,
 }
 
 impl Default for EngineOptions {
@@ -56,6 +61,7 @@ impl Default for EngineOptions {
             sessions_max: 64,
             requests_queued_max: 64,
             prefill_tokens_max: 512,
+            reopen_pause: Duration::from_secs(1),
         }
     }
 }
@@ -71,6 +77,8 @@ pub struct Opened {
     pub chat: Option<Arc<ChatTemplate>>,
     /// Facts about it.
     pub info: Arc<ModelInfo>,
+    /// How to load it again; `None` where a lost device ends the engine.
+    pub reopen: Option<Reopen>,
 }
 
 /// Why a model could not be opened.
@@ -103,16 +111,42 @@ pub enum OpenError {
     Device(#[from] DeviceError),
 }
 
-/// Opens a model on an executor: tokenizer first, then weights, then the cache.
+/// Opens a model on an executor: tokenizer first, then weights, then the cache. A device that is
+/// lost later ends the engine.
 ///
 /// # Errors
 /// [`OpenError`], naming the file and what is wrong with it, or what the device lacks.
 pub fn open(
-    mut executor: Box<dyn Executor>,
+    executor: Box<dyn Executor>,
     path: &Path,
     options: &EngineOptions,
     progress: Progress<'_>,
 ) -> Result<Opened, OpenError> {
+    load(executor, path, options, progress).map(|(opened, _)| opened)
+}
+
+/// Opens a model on a device that `open_executor` opens, now and whenever it was lost.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(
+    mut open_executor: OpenExecutor,
+    path: &Path,
+    options: &EngineOptions,
+    progress: Progress<'_>,
+) -> Result<Opened, OpenError> {
+    let executor = open_executor()?;
+    let (mut opened, source) = load(executor, path, options, progress)?;
+    opened.reopen = Some(Reopen { open: open_executor, source });
+    Ok(opened)
+}
+
+fn load(
+    executor: Box<dyn Executor>,
+    path: &Path,
+    options: &EngineOptions,
+    progress: Progress<'_>,
+) -> Result<(Opened, ModelSource), OpenError> {
     let mut file = GgufFile::open(path)?;
     let hyper = read_hyper_params(&file)?;
     let (tokenizer, chat) = open_text(&file)?;
@@ -128,13 +162,12 @@ pub fn open(
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
     };
-    let model = Model::load(&mut *executor, &file, limits, progress)?;
     file.metadata_mut().drop_tokenizer_arrays();
-    let info = Arc::new(model_info(&file, &model, &config, chat.is_some())?);
-    let kv = KvCache::new(&mut *executor, config)?;
-    let mut runner = Runner::new(executor, model, kv);
-    runner.warm_up()?;
-    Ok(Opened { runner, tokenizer: Arc::new(tokenizer), chat: chat.map(Arc::new), info })
+    let source = ModelSource { file, kv: config, limits };
+    let runner = source.load(executor, progress)?;
+    let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);
+    let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
+    Ok((Opened { runner, tokenizer, chat, info, reopen: None }, source))
 }
 
 /// The tokenizer of a file, and its chat template where it has one.

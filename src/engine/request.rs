@@ -19,6 +19,8 @@ pub(super) struct Generation {
     pub tokens_max: usize,
     /// Prompt tokens found in the cache.
     pub cached: usize,
+    /// Its logits were no numbers once, and the device was opened again for that.
+    pub retried: bool,
     events: UnboundedSender<EngineEvent>,
     /// Prompt and generated tokens.
     history: Vec<u32>,
@@ -50,6 +52,7 @@ impl Generation {
             session,
             tokens_max,
             cached: 0,
+            retried: false,
             events,
             generated: Vec::new(),
             text: String::new(),
@@ -72,6 +75,11 @@ impl Generation {
         self.request.cancel.is_raised() || self.events.is_closed()
     }
 
+    /// Whether it was part of a step already: then it waits again because its device was lost.
+    pub(super) fn has_started(&self) -> bool {
+        self.started.is_some()
+    }
+
     /// Notes the first step that the request is part of.
     pub(super) fn mark_started(&mut self) {
         self.started.get_or_insert_with(Instant::now);
@@ -83,7 +91,9 @@ impl Generation {
         at: usize,
         logits: &[f32],
     ) -> Result<(), SamplingError> {
+        // After a loss the prompt is evaluated again, and what was taken is there already.
         if let Some(count) = self.request.prompt_logprobs
+            && self.prompt_logprobs.len() == at
             && let Some(next) = self.request.tokens.get(at + 1)
         {
             self.prompt_logprobs.push(log_softmax_top(logits, *next, count as usize)?);

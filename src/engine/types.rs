@@ -226,6 +226,8 @@ pub struct EngineStatus {
     pub decode_tokens: u64,
     /// Steps since start.
     pub steps: u64,
+    /// Times that the device was opened again since start.
+    pub recoveries: u64,
     /// Seconds since start.
     pub uptime_seconds: u64,
 }

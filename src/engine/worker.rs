@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
 use super::open::{EngineOptions, Opened};
+use super::placed::Placed;
+use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
-use super::runner::Runner;
 use super::types::{
     AdmitError, EngineEvent, EngineStatus, FinishReason, GenerateRequest, ModelInfo, SessionInfo,
 };
@@ -26,7 +27,11 @@ const COMMANDS_A_STEP: usize = 256;
 
 /// Everything the engine's thread owns.
 pub(super) struct Worker {
-    pub(super) runner: Runner,
+    pub(super) runner: Placed,
+    pub(super) losses: Losses,
+    /// A request whose logits are no numbers waits for a new device.
+    bad_logits: bool,
+    pub(super) reopen_pause: Duration,
     tokenizer: Arc<Tokenizer>,
     pub(super) info: Arc<ModelInfo>,
     pub(super) sessions: Sessions,
@@ -59,7 +64,10 @@ impl Worker {
         Self {
             slice: PrefillSlice::new(options.prefill_tokens_max.min(limits.tokens_max)),
             running_max: limits.logit_rows_max,
-            runner: opened.runner,
+            runner: Placed::new(opened.runner, opened.reopen),
+            losses: Losses::default(),
+            bad_logits: false,
+            reopen_pause: options.reopen_pause,
             tokenizer: opened.tokenizer,
             info: opened.info,
             sessions: Sessions::default(),
@@ -72,18 +80,32 @@ impl Worker {
         }
     }
 
-    /// Runs until it is told to shut down, or the device fails.
+    /// Runs until it is told to shut down, or the device fails too often.
     ///
     /// # Errors
     /// The failure that nothing could be done about; every caller has been told.
-    pub(super) fn run(mut self, mut commands: Receiver<EngineCommand>) -> Result<(), DeviceError> {
+    pub(super) fn run(
+        mut self,
+        mut commands: Receiver<EngineCommand>,
+    ) -> Result<(), EngineFailure> {
+        let ended = self.serve_all(&mut commands);
+        if let Err(failure) = &ended {
+            tracing::error!(%failure, "giving up");
+            self.fail_all(&failure.to_string());
+        }
+        ended
+    }
+
+    fn serve_all(&mut self, commands: &mut Receiver<EngineCommand>) -> Result<(), EngineFailure> {
         let mut served = 0;
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = if idle {
                 // Pages given back are zeroed while nobody waits.
                 let (kv, executor) = self.runner.kv_mut();
-                kv.clean(executor)?;
+                if let Err(error) = kv.clean(executor) {
+                    self.recover(error)?;
+                }
                 commands.blocking_recv().ok_or(TryRecvError::Disconnected)
             } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
@@ -103,9 +125,9 @@ impl Worker {
                 Err(TryRecvError::Empty) => served = 0,
             }
             if let Err(error) = self.admit().and_then(|()| self.step()) {
-                tracing::error!(%error, "the device failed");
-                self.fail_all(&error.to_string());
-                return Err(error);
+                self.recover(error)?;
+            } else if std::mem::take(&mut self.bad_logits) {
+                self.recover_from_bad_logits()?;
             }
         }
     }
@@ -304,6 +326,11 @@ impl Worker {
         match outcome {
             Ok(Some(reason)) => self.end(generation, reason, None),
             Ok(None) => self.running.push_back(generation),
+            Err(_) if !generation.retried && self.can_rebuild_for_logits() => {
+                generation.retried = true;
+                self.bad_logits = true;
+                self.running.push_back(generation);
+            }
             Err(error) => {
                 // The cache may hold what made the logits bad.
                 self.sessions.get_mut(generation.session).tokens.clear();
@@ -327,8 +354,8 @@ impl Worker {
                 generation.take_prompt_logits(at, logits)?;
             }
         }
-        if end < prompt_len {
-            return Ok(None);
+        if end < generation.history().len() {
+            return Ok(None); // more of the prompt, or of an answer that is evaluated again
         }
         if generation.tokens_max == 0 {
             return Ok(Some(FinishReason::Length));

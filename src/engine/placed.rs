@@ -1,0 +1,98 @@
+//! The model on its device, and how it gets there again when the device was lost.
+//!
+//! [`Placed`] owns everything that lives on a device: executor, weights, cache, recordings. It can
+//! be taken off and put on again; sessions, requests and samplers stay with the worker.
+
+use std::ops::{Deref, DerefMut};
+
+use super::open::OpenError;
+use super::runner::Runner;
+use crate::gguf::GgufFile;
+use crate::gpu::{DeviceError, Executor};
+use crate::kv_cache::{KvCache, KvConfig};
+use crate::model::{Limits, Model, Progress};
+
+/// Opens the device: at the start, and again after it was lost.
+pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError> + Send>;
+
+/// What a model is loaded from: the file stays open, so that another one put in its place meanwhile
+/// changes nothing.
+#[derive(Debug)]
+pub(super) struct ModelSource {
+    pub(super) file: GgufFile,
+    pub(super) kv: KvConfig,
+    pub(super) limits: Limits,
+}
+
+impl ModelSource {
+    /// Loads the weights, makes the cache, and compiles what the first request needs.
+    pub(super) fn load(
+        &self,
+        mut executor: Box<dyn Executor>,
+        progress: Progress<'_>,
+    ) -> Result<Runner, OpenError> {
+        let model = Model::load(&mut *executor, &self.file, self.limits, progress)?;
+        let kv = KvCache::new(&mut *executor, self.kv)?;
+        let mut runner = Runner::new(executor, model, kv);
+        runner.warm_up()?;
+        Ok(runner)
+    }
+}
+
+/// How a model is put on a device again.
+pub struct Reopen {
+    pub(super) open: OpenExecutor,
+    pub(super) source: ModelSource,
+}
+
+impl std::fmt::Debug for Reopen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reopen").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// The runner while the model is on a device; only recovery ever sees it without one.
+pub(super) struct Placed {
+    runner: Option<Runner>,
+    reopen: Option<Reopen>,
+}
+
+impl Placed {
+    pub(super) fn new(runner: Runner, reopen: Option<Reopen>) -> Self {
+        Self { runner: Some(runner), reopen }
+    }
+
+    /// Whether a lost device can be opened again.
+    pub(super) fn can_reopen(&self) -> bool {
+        self.reopen.is_some()
+    }
+
+    /// Frees the device: weights, cache and all.
+    pub(super) fn take_off(&mut self) {
+        self.runner = None;
+    }
+
+    /// Opens the device again and loads the model onto it; the cache is empty then.
+    pub(super) fn put_on(&mut self, progress: Progress<'_>) -> Result<(), OpenError> {
+        // The old device goes first: there may be no room for both.
+        self.take_off();
+        let reopen = self.reopen.as_mut().expect("the caller asked whether it can be reopened");
+        let executor = (reopen.open)()?;
+        self.runner = Some(reopen.source.load(executor, progress)?);
+        Ok(())
+    }
+}
+
+impl Deref for Placed {
+    type Target = Runner;
+
+    fn deref(&self) -> &Runner {
+        self.runner.as_ref().expect("the model is on a device while the engine serves")
+    }
+}
+
+impl DerefMut for Placed {
+    fn deref_mut(&mut self) -> &mut Runner {
+        self.runner.as_mut().expect("the model is on a device while the engine serves")
+    }
+}

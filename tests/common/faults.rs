@@ -1,0 +1,217 @@
+//! An executor that fails where a test says so: any call, any count, any error.
+#![allow(dead_code, unreachable_pub)] // each test uses a part
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hob::gpu::{
+    BufferDesc, BufferHandle, Capabilities, CommandTiming, DeviceError, Executor, MemoryReport,
+    PreparedId, Recording, Ticket,
+};
+
+/// A call that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    Open,
+    CreateBuffer,
+    Write,
+    Read,
+    Prepare,
+    Submit,
+    Wait,
+}
+
+pub const CALLS: [Call; 7] = [
+    Call::Open,
+    Call::CreateBuffer,
+    Call::Write,
+    Call::Read,
+    Call::Prepare,
+    Call::Submit,
+    Call::Wait,
+];
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub enum Failing {
+    /// The call fails; the device is then lost, whatever the error says.
+    With(DeviceError),
+    /// A read gives what is no number.
+    NotANumber,
+}
+
+/// One failure to come.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Calls that count; `None` counts all.
+    pub call: Option<Call>,
+    /// Which of them fails, from 0, counted from the fault before this one.
+    pub nth: u64,
+    pub failing: Failing,
+}
+
+impl Fault {
+    pub fn lost(call: Call, nth: u64) -> Self {
+        let error = DeviceError::Lost { call: "an injected call" };
+        Self { call: Some(call), nth, failing: Failing::With(error) }
+    }
+}
+
+/// What is to fail, shared by all executors of an engine.
+#[derive(Clone, Debug, Default)]
+pub struct Plan(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    faults: VecDeque<Fault>,
+    counts: BTreeMap<Call, u64>,
+    opened: u64,
+}
+
+impl Plan {
+    /// From now on, `faults` happen, one after the other; counts begin at 0.
+    pub fn set(&self, faults: impl IntoIterator<Item = Fault>) {
+        let mut state = self.state();
+        state.faults = faults.into_iter().collect();
+        state.counts.clear();
+    }
+
+    /// Calls of each kind since [`Plan::set`].
+    pub fn counts(&self) -> BTreeMap<Call, u64> {
+        self.state().counts.clone()
+    }
+
+    /// Faults that have not happened.
+    pub fn left(&self) -> usize {
+        self.state().faults.len()
+    }
+
+    /// Executors opened so far.
+    pub fn opened(&self) -> u64 {
+        self.state().opened
+    }
+
+    /// Opens an executor that obeys this plan.
+    pub fn open(&self, inner: impl Executor + 'static) -> Result<Box<dyn Executor>, DeviceError> {
+        if let Some(Failing::With(error)) = self.note(Call::Open) {
+            return Err(error);
+        }
+        self.state().opened += 1;
+        Ok(Box::new(Faulty { inner: Box::new(inner), plan: self.clone(), lost: false }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call; what goes wrong with it.
+    fn note(&self, call: Call) -> Option<Failing> {
+        let mut state = self.state();
+        *state.counts.entry(call).or_default() += 1;
+        let fault = state.faults.front_mut()?;
+        if fault.call.is_some_and(|wanted| wanted != call) {
+            return None;
+        }
+        if fault.nth > 0 {
+            fault.nth -= 1;
+            return None;
+        }
+        state.faults.pop_front().map(|fault| fault.failing)
+    }
+}
+
+/// The executor under a plan. Once a call has failed, all do: the device is lost.
+struct Faulty {
+    inner: Box<dyn Executor>,
+    plan: Plan,
+    lost: bool,
+}
+
+impl Faulty {
+    /// Counts a call; whether a read is to be spoilt.
+    fn enter(&mut self, call: Call) -> Result<bool, DeviceError> {
+        if self.lost {
+            return Err(DeviceError::Lost { call: "a call after the loss" });
+        }
+        match self.plan.note(call) {
+            None => Ok(false),
+            Some(Failing::NotANumber) => Ok(true),
+            Some(Failing::With(error)) => {
+                self.lost = true;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Executor for Faulty {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
+        self.enter(Call::CreateBuffer)?;
+        self.inner.create_buffer(desc)
+    }
+
+    fn destroy_buffer(&mut self, buffer: BufferHandle) {
+        self.inner.destroy_buffer(buffer);
+    }
+
+    fn write(
+        &mut self,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        self.enter(Call::Write)?;
+        self.inner.write(buffer, offset, bytes, fill)
+    }
+
+    fn read(
+        &mut self,
+        buffer: BufferHandle,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let spoilt = self.enter(Call::Read)?;
+        self.inner.read(buffer, offset, out)?;
+        if spoilt {
+            out.fill(0xff);
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, recording: &Recording) -> Result<PreparedId, DeviceError> {
+        self.enter(Call::Prepare)?;
+        self.inner.prepare(recording)
+    }
+
+    fn release(&mut self, prepared: PreparedId) {
+        self.inner.release(prepared);
+    }
+
+    fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
+        self.enter(Call::Submit)?;
+        self.inner.submit(prepared)
+    }
+
+    fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError> {
+        self.enter(Call::Wait)?;
+        self.inner.wait(ticket, timeout)
+    }
+
+    fn memory(&self) -> MemoryReport {
+        self.inner.memory()
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.inner.set_profiling(on);
+    }
+
+    fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
+        self.inner.timings(prepared)
+    }
+}

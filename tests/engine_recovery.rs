@@ -1,0 +1,233 @@
+//! A device that fails: streams go on with the tokens that they would have had.
+
+mod common;
+#[path = "common/faults.rs"]
+mod faults;
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/tiny.rs"]
+mod tiny;
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use faults::{CALLS, Call, Failing, Fault, Plan};
+use hob::engine::{
+    self, CancelFlag, EngineCommand, EngineEvent, EngineFailure, EngineHandle, EngineOptions,
+    EngineThread, FinishReason, GenerateRequest, GenerateResult, Owner, SamplingParams, SessionId,
+};
+use hob::gpu::DeviceError;
+use hob::reference::ReferenceExecutor;
+use random::Random;
+use tokio::sync::{mpsc, oneshot};
+
+type Failure = Box<dyn Error + Send + Sync>;
+type Events = mpsc::UnboundedReceiver<EngineEvent>;
+
+const OWNER: Owner = Owner { uid: 7 };
+
+/// Random points at which the device is lost.
+const POINTS: u64 = 200;
+
+/// An engine on a device that fails by the plan.
+fn start(model: &Path, plan: &Plan) -> Result<(EngineHandle, EngineThread), Failure> {
+    let options = EngineOptions {
+        context_tokens: 96,
+        kv_tokens: 288,
+        sessions_max: 8,
+        reopen_pause: Duration::ZERO,
+        ..EngineOptions::default()
+    };
+    let opener = plan.clone();
+    let open = Box::new(move || opener.open(ReferenceExecutor::new()));
+    let opened = engine::open_with(open, model, &options, &mut |_, _| {})?;
+    Ok(engine::start(opened, &options)?)
+}
+
+fn create_session(engine: &EngineHandle) -> Result<SessionId, Failure> {
+    let (reply, answer) = oneshot::channel();
+    let command =
+        EngineCommand::CreateSession { owner: OWNER, name: None, context_tokens: None, reply };
+    engine.commands.blocking_send(command)?;
+    Ok(answer.blocking_recv()??.id)
+}
+
+/// A request of its own kind for each `number`: length, randomness and log probabilities differ.
+fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
+    GenerateRequest {
+        owner: OWNER,
+        session,
+        tokens: (0..9 + number * 7).map(|at| (at * 7 + number) % 64 + 4).collect(),
+        tokens_max: 5 + number,
+        sampling: SamplingParams {
+            temperature: number as f32,
+            seed: Some(u64::from(number)),
+            ..SamplingParams::default()
+        },
+        stop: Vec::new(),
+        logprobs: Some(2),
+        prompt_logprobs: (number == 1).then_some(1),
+        stream: true,
+        cancel: CancelFlag::default(),
+    }
+}
+
+fn generate(engine: &EngineHandle, request: GenerateRequest) -> Result<Events, Failure> {
+    let (events, incoming) = mpsc::unbounded_channel();
+    let request = Box::new(request);
+    engine.commands.blocking_send(EngineCommand::Generate { request, events })?;
+    Ok(incoming)
+}
+
+/// The result, which must be what was streamed; times and cache hits are a matter of luck.
+fn finish(mut events: Events) -> Result<GenerateResult, Failure> {
+    let (mut texts, mut tokens) = (String::new(), Vec::new());
+    loop {
+        match events.blocking_recv() {
+            Some(EngineEvent::Token { text, token, .. }) => {
+                texts.push_str(&text);
+                tokens.push(token);
+            }
+            Some(EngineEvent::Done(result)) => {
+                assert_eq!((&texts, &tokens), (&result.text, &result.tokens));
+                return Ok(GenerateResult {
+                    timings: Default::default(),
+                    cached_tokens: 0,
+                    ..*result
+                });
+            }
+            other => return Err(format!("wanted a result, found {other:?}").into()),
+        }
+    }
+}
+
+/// A session is used twice, the second time beside two other requests.
+fn play(engine: &EngineHandle) -> Result<Vec<GenerateResult>, Failure> {
+    let session = create_session(engine)?;
+    let mut results = vec![finish(generate(engine, request(Some(session), 2))?)?];
+    let mut longer = request(Some(session), 2);
+    longer.tokens.extend(&results[0].tokens);
+    let mut running = vec![generate(engine, longer)?];
+    for number in 0..2 {
+        running.push(generate(engine, request(None, number))?);
+    }
+    for events in running {
+        results.push(finish(events)?);
+    }
+    Ok(results)
+}
+
+fn join(engine: EngineHandle, thread: EngineThread) -> Result<(), Failure> {
+    drop(engine);
+    thread.join().map_err(|_| "the engine panicked")??;
+    Ok(())
+}
+
+/// Recoveries, as the status tells them.
+fn recoveries(engine: &EngineHandle) -> Result<u64, Failure> {
+    let (reply, answer) = oneshot::channel();
+    engine.commands.blocking_send(EngineCommand::Status { reply })?;
+    Ok(answer.blocking_recv()?.recoveries)
+}
+
+fn random_error(random: &mut Random) -> DeviceError {
+    match random.below(4) {
+        0 => DeviceError::Timeout { waited_ms: 1 },
+        1 => DeviceError::OutOfMemory { what: "x".into(), wanted_bytes: 1, free_bytes: 0 },
+        2 => DeviceError::Call { call: "x", result: "ERROR_UNKNOWN".into() },
+        _ => DeviceError::Lost { call: "x" },
+    }
+}
+
+/// One or two faults: the second hits whatever comes after the first, the recovery too.
+fn random_faults(random: &mut Random, undisturbed: &[(Call, u64)]) -> Vec<Fault> {
+    let (call, count) = undisturbed[random.below(undisturbed.len() as u32) as usize];
+    let first = Fault {
+        call: Some(call),
+        nth: random.next() % count,
+        failing: Failing::With(random_error(random)),
+    };
+    let call = CALLS[random.below(CALLS.len() as u32) as usize];
+    let nth = match call {
+        Call::Open => 0,
+        _ => random.next() % 40,
+    };
+    let second = Fault { call: Some(call), nth, failing: Failing::With(random_error(random)) };
+    let count = 1 + random.below(2) as usize;
+    [first, second].into_iter().take(count).collect()
+}
+
+#[test]
+fn streams_go_on_with_the_same_tokens_wherever_the_device_is_lost() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    let (engine, thread) = start(&model, &plan)?;
+    plan.set([]);
+    let expected = play(&engine)?;
+    let undisturbed: Vec<(Call, u64)> = plan.counts().into_iter().collect();
+    join(engine, thread)?;
+    let kinds: Vec<Call> = undisturbed.iter().map(|(call, _)| *call).collect();
+    assert_eq!(kinds, [Call::Write, Call::Read, Call::Prepare, Call::Submit, Call::Wait]);
+
+    let points = |first: u64| -> Result<usize, Failure> {
+        let mut happened = 0;
+        for seed in (first..POINTS).step_by(2) {
+            let plan = Plan::default();
+            let (engine, thread) = start(&model, &plan)?;
+            let faults = random_faults(&mut Random::new(seed), &undisturbed);
+            plan.set(faults.clone());
+            let results = play(&engine)?;
+            let lost = faults.len() - plan.left();
+            assert!(lost > 0, "seed {seed}: {faults:?} did not happen");
+            assert_eq!(results, expected, "seed {seed}: {faults:?}");
+            assert!(recoveries(&engine)? > 0, "seed {seed}: {faults:?}");
+            join(engine, thread)?;
+            happened += lost;
+        }
+        Ok(happened)
+    };
+    let lost = std::thread::scope(|scope| {
+        let odd = scope.spawn(|| points(1));
+        let even = points(0)?;
+        Ok::<_, Failure>(even + odd.join().map_err(|_| "a point failed, see above")??)
+    })?;
+    println!("{POINTS} points, {lost} losses");
+    Ok(())
+}
+
+#[test]
+fn the_third_loss_in_ten_minutes_ends_the_engine() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    let (engine, thread) = start(&model, &plan)?;
+    plan.set([2, 3, 1].map(|nth| Fault::lost(Call::Submit, nth)));
+    let result = finish(generate(&engine, request(None, 2))?)?;
+    assert_eq!(result.finish_reason, FinishReason::Error);
+    assert!(result.error.is_some_and(|text| text.contains("3 times")), "it says why");
+    assert_eq!(plan.opened(), 3, "once at the start, and after two losses");
+    let ended = thread.join().map_err(|_| "the engine panicked")?;
+    assert!(matches!(ended, Err(EngineFailure::Losses(DeviceError::Lost { .. }))), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn logits_that_are_no_numbers_once_are_cured_by_a_new_device() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    let (engine, thread) = start(&model, &plan)?;
+    let expected = play(&engine)?;
+    let spoilt = |nth| Fault { call: Some(Call::Read), nth, failing: Failing::NotANumber };
+    plan.set([spoilt(3)]);
+    assert_eq!(play(&engine)?, expected);
+    assert_eq!((plan.left(), recoveries(&engine)?), (0, 1));
+    // Again, and lately: now the request is to blame, and nobody else pays for it.
+    plan.set([spoilt(1)]);
+    let result = finish(generate(&engine, request(None, 2))?)?;
+    assert_eq!(result.finish_reason, FinishReason::Error);
+    assert_eq!((plan.left(), recoveries(&engine)?), (0, 1));
+    join(engine, thread)
+}
