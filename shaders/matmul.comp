@@ -4,51 +4,90 @@
 // are loaded once by the lanes together and handed round. No lane ever adds up another lane's
 // products, so a row's result has one order of summation whatever the number of tokens.
 //
-// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1): SPLIT rows of lanes share
-//            the units of K and add up at the end
+// With EXPERTS, W is one of several matrices of one shape, one behind the other, and the columns of
+// a tile are routes: pairs of a token and an expert chosen for it (route = token * used + place).
+// By LISTED, a workgroup takes the one route of its number, or all routes in an expert's list.
+//
+// Dispatch   (token tiles, row tiles, 1); with EXPERTS (routes or experts, row tiles, 1); local
+//            size (LANES, SPLIT, 1): SPLIT rows of lanes share the units of K and add up at the end
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
 // Binding 1  words     readonly  32-bit plane of W
 // Binding 2  x         readonly  f32 [tokens, x_stride]
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  gain      readonly  f32 [K], with NORM
-// Binding 5  bias      readonly  f32 [rows], with BIAS
+// Binding 5  bias      readonly  f32 [rows], with BIAS; with EXPERTS instead
+//            routes    readonly  u32 [routes], the experts, or with LISTED [experts, 1 + list_max],
+//                      the length of each expert's list and its routes
 // Needs      shared memory SPLIT * R * TOKENS * LANES * 4 bytes where SPLIT > 1; subgroup broadcast
 //            and shuffle in the variants with SUBGROUPS=1
 // Numerics   f32; within 1e-5 of the twin relative to sum |w x|
 //
-// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1 POINTERS=0
-// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1 POINTERS=0
-// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0
-// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0
-// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0
-// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0
-// Variant matmul_f32_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1
-// Variant matmul_f16_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1
-// Variant matmul_bf16_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q8_0_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q4_0_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q4_1_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q5_0_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q5_1_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1
-// Variant matmul_q4_k_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1
-// Variant matmul_q5_k_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1
-// Variant matmul_q6_k_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1
-// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0
-// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0
-// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0
-// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0
-// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0
-// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0
+// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_f32_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_f16_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_bf16_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q8_0_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q4_0_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q4_1_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q5_0_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q5_1_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q4_k_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q5_k_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_q6_k_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_f32_experts: FORMAT=F32 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_f16_experts: FORMAT=F16 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_bf16_experts: FORMAT=BF16 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q8_0_experts: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_0_experts: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_1_experts: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_0_experts: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_1_experts: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_k_experts: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_k_experts: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_q6_k_experts: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_f32_experts_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_f16_experts_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_bf16_experts_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q8_0_experts_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q4_0_experts_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q4_1_experts_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q5_0_experts_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q5_1_experts_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q4_k_experts_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q5_k_experts_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_q6_k_experts_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_f32_experts_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_f16_experts_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_bf16_experts_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q8_0_experts_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_0_experts_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_1_experts_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_0_experts_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_1_experts_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q4_k_experts_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q5_k_experts_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Variant matmul_q6_k_experts_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -66,6 +105,9 @@ layout(constant_id = 4) const uint TOKENS = 1; // columns of a tile
 layout(constant_id = 5) const uint NORM = 0;   // 1: RMS-normalise x and multiply by gain
 layout(constant_id = 6) const uint BIAS = 0;   // 1: add bias
 layout(constant_id = 7) const uint EPILOGUE = 0;
+#if EXPERTS
+layout(constant_id = 8) const uint LISTED = 0; // 1: a workgroup takes an expert's whole list
+#endif
 
 const uint EPILOGUE_STORE = 0;    // y = v
 const uint EPILOGUE_RESIDUAL = 1; // y += v
@@ -79,19 +121,29 @@ layout(push_constant) uniform Params {
     uint units;     // units in a row of W
     uint rows;      // rows of y to write
     uint groups;    // groups of LANES rows in the planes
-    uint tokens;    // rows of x
+    uint token_count; // rows of x
     uint x_stride;  // in vec4
     uint y_stride;  // in floats
     uint y_offset;  // in floats
     uint blocks;    // blocks of 32 in a row of W
     float epsilon;  // with NORM
+#if EXPERTS
+    uint expert_first; // of the planes; the workgroups of other experts' routes have no work
+    uint expert_count;
+    uint used;     // neighbouring routes that share a row of x
+    uint list_max; // with LISTED
+#endif
 };
 layout(std430, binding = 0) readonly buffer Quads { uvec4 bound_quads[]; };
 layout(std430, binding = 1) readonly buffer Words { uint bound_words[]; };
 layout(std430, binding = 2) readonly buffer X { vec4 bound_x[]; };
 layout(std430, binding = 3) buffer Y { float y[]; };
 layout(std430, binding = 4) readonly buffer Gain { vec4 gain[]; };
+#if EXPERTS
+layout(std430, binding = 5) readonly buffer Routes { uint routes[]; };
+#else
 layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
+#endif
 
 #if POINTERS
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane {
@@ -122,23 +174,41 @@ const uint LOADS = 8 / SPREAD;
 shared float partials[SPLIT > 1 ? SPLIT * R * TOKENS * LANES : 1];
 shared float square_partials[SPLIT > 1 ? SPLIT * TOKENS : 1];
 
-void main() {
+// Row of y that a column is.
+uint column_row(uint column) {
+#if EXPERTS
+    const uint list = (expert_first + gl_WorkGroupID.x) * (1 + list_max);
+    return LISTED == 1 ? routes[list + 1 + column] : gl_WorkGroupID.x;
+#else
+    return column;
+#endif
+}
+
+// The tile of columns from `token_first` on, of `tokens` in all, with the rows of W from group
+// `plane_group` of the planes on.
+void compute_tile(uint token_first, uint tokens, uint plane_group) {
     const uint lane = gl_LocalInvocationID.x;
-    const uint token_first = gl_WorkGroupID.x * TOKENS;
     const uint group_first = gl_WorkGroupID.y * R;
 
     uint quad_at[R];
     uint word_at[R];
     [[unroll]] for (uint r = 0; r < R; r++) {
-        uint group = min(group_first + r, groups - 1);
+        uint group = plane_group + min(group_first + r, groups - 1);
         quad_at[r] = group * units * QUADS * LANES + lane;
         word_at[r] = group * units * WORDS * LANES + lane;
     }
     uint x_at[TOKENS];
+    uint y_at[TOKENS];
     float squares[TOKENS];
     float sums[R][TOKENS];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        x_at[t] = min(token_first + t, tokens - 1) * x_stride + (lane % SPREAD);
+        const uint row = column_row(min(token_first + t, tokens - 1));
+#if EXPERTS
+        x_at[t] = row / used * x_stride + (lane % SPREAD);
+#else
+        x_at[t] = row * x_stride + (lane % SPREAD);
+#endif
+        y_at[t] = row * y_stride + y_offset;
         squares[t] = 0.0;
         [[unroll]] for (uint r = 0; r < R; r++) {
             sums[r][t] = 0.0;
@@ -281,7 +351,7 @@ void main() {
             break;
         }
         const float factor = NORM == 1 ? inversesqrt(scale[t] / float(blocks * 32) + epsilon) : 1.0;
-        const uint y_row = (token_first + t) * y_stride + y_offset;
+        const uint y_row = y_at[t];
         if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
             [[unroll]] for (uint r = 0; r < R; r += 2) {
                 uint row = ((group_first + r) / 2) * LANES + lane;
@@ -296,9 +366,11 @@ void main() {
                 uint row = (group_first + r) * LANES + lane;
                 if (row < rows) {
                     float v = sums[r][t] * factor;
+#if !EXPERTS
                     if (BIAS == 1) {
                         v += bias[row];
                     }
+#endif
                     if (EPILOGUE == EPILOGUE_RESIDUAL) {
                         v += y[y_row + row];
                     }
@@ -308,3 +380,22 @@ void main() {
         }
     }
 }
+
+#if EXPERTS
+void main() {
+    const uint at = gl_WorkGroupID.x;
+    const uint expert = LISTED == 1 ? at : routes[at] - expert_first;
+    if (expert >= expert_count) {
+        return;
+    }
+    const uint count = LISTED == 1 ? routes[(expert_first + at) * (1 + list_max)] : 1;
+    for (uint first = 0; first < count; first += TOKENS) {
+        if (SPLIT > 1) {
+            barrier(); // the partial sums of the tile before have been read
+        }
+        compute_tile(first, count, expert * groups);
+    }
+}
+#else
+void main() { compute_tile(gl_WorkGroupID.x * TOKENS, token_count, 0); }
+#endif

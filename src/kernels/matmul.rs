@@ -155,6 +155,45 @@ const SHARED: [&Kernel; 11] = [
     &spirv::MATMUL_Q5_K_SHARED,
     &spirv::MATMUL_Q6_K_SHARED,
 ];
+pub(super) const EXPERTS: [&Kernel; 11] = [
+    &spirv::MATMUL_F32_EXPERTS,
+    &spirv::MATMUL_F16_EXPERTS,
+    &spirv::MATMUL_BF16_EXPERTS,
+    &spirv::MATMUL_Q8_0_EXPERTS,
+    &spirv::MATMUL_Q4_0_EXPERTS,
+    &spirv::MATMUL_Q4_1_EXPERTS,
+    &spirv::MATMUL_Q5_0_EXPERTS,
+    &spirv::MATMUL_Q5_1_EXPERTS,
+    &spirv::MATMUL_Q4_K_EXPERTS,
+    &spirv::MATMUL_Q5_K_EXPERTS,
+    &spirv::MATMUL_Q6_K_EXPERTS,
+];
+pub(super) const EXPERTS_POINTERS: [&Kernel; 11] = [
+    &spirv::MATMUL_F32_EXPERTS_POINTERS,
+    &spirv::MATMUL_F16_EXPERTS_POINTERS,
+    &spirv::MATMUL_BF16_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q8_0_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q4_0_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q4_1_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q5_0_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q5_1_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q4_K_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q5_K_EXPERTS_POINTERS,
+    &spirv::MATMUL_Q6_K_EXPERTS_POINTERS,
+];
+pub(super) const EXPERTS_SHARED: [&Kernel; 11] = [
+    &spirv::MATMUL_F32_EXPERTS_SHARED,
+    &spirv::MATMUL_F16_EXPERTS_SHARED,
+    &spirv::MATMUL_BF16_EXPERTS_SHARED,
+    &spirv::MATMUL_Q8_0_EXPERTS_SHARED,
+    &spirv::MATMUL_Q4_0_EXPERTS_SHARED,
+    &spirv::MATMUL_Q4_1_EXPERTS_SHARED,
+    &spirv::MATMUL_Q5_0_EXPERTS_SHARED,
+    &spirv::MATMUL_Q5_1_EXPERTS_SHARED,
+    &spirv::MATMUL_Q4_K_EXPERTS_SHARED,
+    &spirv::MATMUL_Q5_K_EXPERTS_SHARED,
+    &spirv::MATMUL_Q6_K_EXPERTS_SHARED,
+];
 
 /// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
 pub const GROUP_MULTIPLE: u64 = 8;

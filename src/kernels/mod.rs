@@ -6,7 +6,11 @@ pub mod embed;
 pub mod gather_rows;
 pub mod glu;
 pub mod matmul;
+pub mod matmul_experts;
 pub mod matrix;
+pub mod moe_combine;
+pub mod moe_lists;
+pub mod moe_route;
 pub mod pages;
 pub mod qkv_post;
 pub mod rms_norm;
@@ -15,6 +19,7 @@ pub mod spirv;
 use crate::gpu::{BufferSlice, Capabilities, Kernel};
 use crate::tensor::DType;
 
+pub use matmul_experts::PackedExperts;
 pub use matrix::{PackedMatrix, RowSlice};
 pub use pages::PageLayout;
 

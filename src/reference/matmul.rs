@@ -16,51 +16,68 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let [quads, words, x, y, gain, bias] = dispatch.bindings[..] else {
         panic!("matmul has six bindings")
     };
-    let glu = dispatch.spec[7] >= Epilogue::SwiGlu as u32;
-    let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };
-    let layout = planes::layout(dispatch, "matmul", rows, params.units, params.blocks);
-    let x = prepare(memory.floats(x), dispatch, &params, memory, gain);
-    let products = all_products(memory, &layout, quads, words, &x, params.tokens as usize);
+    let layout = layout(dispatch, &params, "matmul");
+    let tokens = params.tokens as usize;
+    let x = prepare(memory.floats(x), dispatch, &params, memory.floats(gain), 0..tokens);
+    let products = all_products(memory, &layout, quads, words, &x, tokens);
     let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());
-
     memory.update(y, |_, y| {
-        for token in 0..params.tokens as usize {
-            let at = token * params.y_stride as usize + params.y_offset as usize;
-            for row in 0..params.rows as usize {
-                let value = |row: usize| products[row * params.tokens as usize + token];
-                let out = &mut y[at + row];
-                *out = if glu {
-                    let lanes = layout.lanes as usize;
-                    let gate_row = row / lanes * 2 * lanes + row % lanes;
-                    let (gate, up) = (value(gate_row), value(gate_row + lanes));
-                    let swish = dispatch.spec[7] == Epilogue::SwiGlu as u32;
-                    if swish { silu(gate) * up } else { gelu(gate) * up }
-                } else {
-                    let sum = value(row) + bias.as_ref().map_or(0.0, |bias| bias[row]);
-                    if dispatch.spec[7] == Epilogue::Residual as u32 { *out + sum } else { sum }
-                };
-            }
+        for token in 0..tokens {
+            let value = |row: usize| {
+                products[row * tokens + token] + bias.as_ref().map_or(0.0, |bias| bias[row])
+            };
+            write_row(y, token, dispatch, &params, value);
         }
     });
 }
 
-/// x, RMS-normalised where the constants ask for it: `[tokens, K]`.
-fn prepare(
+/// Of the rows of W that the kernel named `stem` (before its type) has bound, or of one of them.
+pub(super) fn layout(dispatch: &Dispatch, params: &Params, stem: &str) -> Layout {
+    let glu = dispatch.spec[7] >= Epilogue::SwiGlu as u32;
+    let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };
+    planes::layout(dispatch, stem, rows, params.units, params.blocks)
+}
+
+/// Writes a row of y from its products, `value(row of W)`, as the epilogue says.
+pub(super) fn write_row(
+    y: &mut [f32],
+    y_row: usize,
+    dispatch: &Dispatch,
+    params: &Params,
+    value: impl Fn(usize) -> f32,
+) {
+    let at = y_row * params.y_stride as usize + params.y_offset as usize;
+    let (lanes, epilogue) = (dispatch.spec[0] as usize, dispatch.spec[7]);
+    for (row, out) in y[at..][..params.rows as usize].iter_mut().enumerate() {
+        *out = if epilogue >= Epilogue::SwiGlu as u32 {
+            let gate_row = row / lanes * 2 * lanes + row % lanes;
+            let (gate, up) = (value(gate_row), value(gate_row + lanes));
+            let swish = epilogue == Epilogue::SwiGlu as u32;
+            if swish { silu(gate) * up } else { gelu(gate) * up }
+        } else if epilogue == Epilogue::Residual as u32 {
+            *out + value(row)
+        } else {
+            value(row)
+        };
+    }
+}
+
+/// The given rows of x, RMS-normalised where the constants ask for it: `[rows, K]`.
+pub(super) fn prepare(
     x: &[f32],
     dispatch: &Dispatch,
     params: &Params,
-    memory: &Memory,
-    gain: BufferSlice,
+    gain: &[f32],
+    rows: impl Iterator<Item = usize>,
 ) -> Vec<f32> {
     let width = params.blocks as usize * 32;
-    let mut out = Vec::with_capacity(params.tokens as usize * width);
-    for token in 0..params.tokens as usize {
-        let row = &x[token * params.x_stride as usize * 4..][..width];
+    let mut out = Vec::with_capacity(rows.size_hint().0 * width);
+    for row in rows {
+        let row = &x[row * params.x_stride as usize * 4..][..width];
         if dispatch.spec[5] == 1 {
-            let gain = &memory.floats(gain)[..width];
             let squares: f32 = row.iter().map(|v| v * v).sum();
             let factor = 1.0 / (squares / width as f32 + params.epsilon).sqrt();
-            out.extend(row.iter().zip(gain).map(|(v, g)| v * g * factor));
+            out.extend(row.iter().zip(&gain[..width]).map(|(v, g)| v * g * factor));
         } else {
             out.extend_from_slice(row);
         }
@@ -69,7 +86,7 @@ fn prepare(
 }
 
 /// Every row of W times every token: `[rows, tokens]`.
-fn all_products(
+pub(super) fn all_products(
     memory: &Memory,
     layout: &Layout,
     quads: BufferSlice,

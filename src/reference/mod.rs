@@ -9,7 +9,11 @@ mod executor;
 mod gather_rows;
 mod glu;
 mod matmul;
+mod matmul_experts;
 mod memory;
+mod moe_combine;
+mod moe_lists;
+mod moe_route;
 mod planes;
 mod qkv_post;
 mod rms_norm;
@@ -25,11 +29,27 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    let stem = ["matmul", "embed", "qkv_post", "attention", "rms_norm", "gather_rows", "glu"]
+    const STEMS: [&str; 10] = [
+        "matmul",
+        "embed",
+        "qkv_post",
+        "attention",
+        "rms_norm",
+        "gather_rows",
+        "glu",
+        "moe_route",
+        "moe_lists",
+        "moe_combine",
+    ];
+    let stem = STEMS
         .into_iter()
         .find(|stem| name == *stem || name.strip_prefix(stem).is_some_and(|s| s.starts_with('_')));
     match stem {
+        Some("matmul") if name.contains("_experts") => matmul_experts::run(dispatch, memory),
         Some("matmul") => matmul::run(dispatch, memory),
+        Some("moe_route") => moe_route::run(dispatch, memory),
+        Some("moe_lists") => moe_lists::run(dispatch, memory),
+        Some("moe_combine") => moe_combine::run(dispatch, memory),
         Some("embed") => embed::run(dispatch, memory),
         Some("qkv_post") => qkv_post::run(dispatch, memory),
         Some("attention") => attention::run(dispatch, memory),

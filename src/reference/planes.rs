@@ -5,7 +5,7 @@ use crate::tensor::DType;
 use crate::tensor::layout::{Layout, Unit};
 
 /// The layout of the rows bound to `dispatch`, from its kernel's name (`STEM_TYPE`,
-/// `STEM_TYPE_shared` or `STEM_TYPE_pointers`) and its parameters.
+/// perhaps with `_experts`, `_shared` or `_pointers` behind it) and its parameters.
 pub(super) fn layout(
     dispatch: &Dispatch,
     stem: &str,
@@ -14,7 +14,8 @@ pub(super) fn layout(
     blocks: u32,
 ) -> Layout {
     let name = dispatch.kernel.name;
-    let name = ["_shared", "_pointers"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name);
+    let suffixes = ["_shared", "_pointers", "_experts"];
+    let name = suffixes.iter().fold(name, |name, s| name.strip_suffix(s).unwrap_or(name));
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
     let dtype = DType::ALL
         .into_iter()

@@ -8,14 +8,15 @@ use super::{Case, Kind, compiles_slowly, on_both_variants, weights};
 
 /// Relative to the sum of |w x|: sums in another order, and factors of quants that are not folded
 /// into their weights. Epilogues with a gate multiply two such sums.
-const TOLERANCE: f32 = 5e-7;
+pub(super) const TOLERANCE: f32 = 5e-7;
 
 /// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean
 /// square of the inputs is 0.58.
-const NORM_MAX: f32 = 2.0;
+pub(super) const NORM_MAX: f32 = 2.0;
 
-const ROW_LEN_BLOCKS: u64 = 96; // an odd number of blocks: the last unit of a pair is half full
-const ROW_LEN_K: u64 = 512;
+/// An odd number of blocks: the last unit of a pair is half full.
+pub(super) const ROW_LEN_BLOCKS: u64 = 96;
+pub(super) const ROW_LEN_K: u64 = 512;
 
 #[derive(Clone, Copy, Debug)]
 struct Product {
@@ -106,7 +107,7 @@ impl Product {
 }
 
 /// Runs `body` on both variants, and once more without pointers where the device has them.
-fn on_all_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
+pub(super) fn on_all_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     on_both_variants(|executor, caps| {
         if compiles_slowly(caps) {
             println!("left out on this driver");

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use hob::gpu::Capabilities;
-use hob::kernels::{PackedMatrix, matmul};
+use hob::kernels::{PackedExperts, PackedMatrix, matmul};
 use hob::tensor::layout::Layout;
 use hob::tensor::{DType, dequantize_row};
 
@@ -14,6 +14,14 @@ pub(super) struct Matrix {
     pub packed: PackedMatrix,
     /// Largest sum of |w| of a row.
     pub row_sum: f32,
+}
+
+/// The planes of random rows.
+struct Planes {
+    layout: Layout,
+    quads: Vec<u8>,
+    words: Vec<u8>,
+    row_sum: f32,
 }
 
 /// A file's bytes of `rows` random rows, with weights between about -2 and 2.
@@ -60,6 +68,34 @@ pub(super) fn random_rows(random: &mut Random, dtype: DType, rows: u64, row_len:
 impl Case {
     /// A random matrix; the rows that fill up its last group are garbage.
     pub(super) fn matrix(&mut self, dtype: DType, rows: u64, row_len: u64) -> Matrix {
+        let planes = self.planes(dtype, rows, row_len);
+        let quads = self.plane(planes.quads);
+        let words = (!planes.words.is_empty()).then(|| self.plane(planes.words));
+        let packed = PackedMatrix { layout: planes.layout, quads, words };
+        Matrix { packed, row_sum: planes.row_sum }
+    }
+
+    /// Random matrices of a mixture's experts, and the largest sum of |w| of a row.
+    pub(super) fn experts(
+        &mut self,
+        dtype: DType,
+        experts: u32,
+        rows: u64,
+        row_len: u64,
+    ) -> (PackedExperts, f32) {
+        let mut all = self.planes(dtype, rows, row_len);
+        for _ in 1..experts {
+            let next = self.planes(dtype, rows, row_len);
+            all.quads.extend(next.quads);
+            all.words.extend(next.words);
+            all.row_sum = all.row_sum.max(next.row_sum);
+        }
+        let quads = self.plane(all.quads);
+        let words = (!all.words.is_empty()).then(|| self.plane(all.words));
+        (PackedExperts { layout: all.layout, experts, quads, words }, all.row_sum)
+    }
+
+    fn planes(&mut self, dtype: DType, rows: u64, row_len: u64) -> Planes {
         let layout = Layout { dtype, rows, row_len, lanes: self.caps.lanes.into() };
         let mut bytes = random_rows(&mut self.random, dtype, rows, row_len);
         let row_bytes = dtype.row_bytes(row_len).unwrap() as usize;
@@ -79,10 +115,7 @@ impl Case {
             let (q, w) = (quad_bytes as usize, word_bytes as usize);
             layout.pack_group(rows, &mut quads[group * q..][..q], &mut words[group * w..][..w]);
         }
-        let has_words = word_bytes > 0;
-        let quads = self.plane(quads);
-        let words = has_words.then(|| self.plane(words));
-        Matrix { packed: PackedMatrix { layout, quads, words }, row_sum }
+        Planes { layout, quads, words, row_sum }
     }
 }
 

@@ -1,0 +1,222 @@
+//! `shaders/matmul.comp` with EXPERTS: products with the matrices of a mixture's experts.
+//!
+//! Each token is sent to `used` of the experts. A route is one such pair, numbered
+//! `token * used + place`; what the products read and write has a row for each route.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::matmul::{self, EXPERTS, EXPERTS_POINTERS, EXPERTS_SHARED, Epilogue, Shape};
+use super::{by_subgroups, format_index, or_unused, spirv, u32_of};
+use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Dispatch, Recording};
+use crate::tensor::layout::Layout;
+
+/// Push constants.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)] // the shader's Params say what each is
+pub struct Params {
+    pub matmul: matmul::Params,
+    pub expert_first: u32,
+    pub expert_count: u32,
+    pub used: u32,
+    pub list_max: u32,
+}
+
+const _: () = assert!(spirv::MATMUL_F32_EXPERTS_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::MATMUL_F32_EXPERTS_BINDINGS == 6);
+const _: () = assert!(spirv::MATMUL_F32_EXPERTS_SPECS == 9);
+
+/// The matrices of all experts: of one type and shape, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedExperts {
+    /// Of a single expert's matrix.
+    pub layout: Layout,
+    /// How many experts there are.
+    pub experts: u32,
+    /// Plane of quads.
+    pub quads: BufferHandle,
+    /// Plane of words; `None` where the type has none.
+    pub words: Option<BufferHandle>,
+}
+
+/// Experts whose matrices fit the device's largest binding together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertSlice {
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Their part of the plane of quads.
+    pub quads: BufferSlice,
+    /// Their part of the plane of words, or of the quads where there are none.
+    pub words: BufferSlice,
+}
+
+impl PackedExperts {
+    /// Whether every binding of such matrices fits the device.
+    #[must_use]
+    pub fn is_bindable(layout: &Layout, experts: u32, caps: &Capabilities) -> bool {
+        Self::experts_a_slice(layout, experts, caps) > 0
+    }
+
+    /// How many experts a binding holds, so that the next one starts aligned; 0 where none fits.
+    fn experts_a_slice(layout: &Layout, experts: u32, caps: &Capabilities) -> u32 {
+        let planes = [layout.group_quad_bytes(), layout.group_word_bytes()]
+            .map(|bytes| bytes * layout.groups());
+        let largest = planes[0].max(planes[1]);
+        let fitting = u32::try_from(caps.storage_range_max / largest).unwrap_or(u32::MAX);
+        if fitting >= experts {
+            return experts;
+        }
+        let aligned = |step: u32| {
+            planes.iter().all(|bytes| (bytes * u64::from(step)).is_multiple_of(caps.storage_align))
+        };
+        // Alignments are powers of two.
+        let step = (0..31).map(|shift| 1 << shift).find(|step| aligned(*step)).unwrap_or(u32::MAX);
+        fitting / step * step
+    }
+
+    /// Cuts the experts into as few pieces as the device's bindings allow.
+    ///
+    /// # Panics
+    /// If not even one can be bound, which the model's loader refuses.
+    #[must_use]
+    pub fn slices(&self, caps: &Capabilities) -> Vec<ExpertSlice> {
+        let step = Self::experts_a_slice(&self.layout, self.experts, caps);
+        assert!(step > 0, "an expert's matrix exceeds a binding");
+        let plane = |buffer: BufferHandle, group_bytes: u64, first: u32, count: u32| {
+            let bytes = group_bytes * self.layout.groups();
+            let (offset, bytes) = (u64::from(first) * bytes, u64::from(count) * bytes);
+            BufferSlice { buffer, offset, bytes }
+        };
+        let slice = |first: u32| {
+            let count = step.min(self.experts - first);
+            let quads = plane(self.quads, self.layout.group_quad_bytes(), first, count);
+            let words = self
+                .words
+                .map_or(quads, |words| plane(words, self.layout.group_word_bytes(), first, count));
+            ExpertSlice { first, count, quads, words }
+        };
+        (0..self.experts).step_by(step as usize).map(slice).collect()
+    }
+}
+
+/// Where the experts of a batch's tokens are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routes {
+    /// u32 `[routes]`: the expert of each route. A workgroup takes one route.
+    Each(BufferSlice),
+    /// u32 `[experts, 1 + list_max]`: how many routes each expert has, and which. A workgroup takes
+    /// all of an expert: its weights are read once for every tile of them.
+    Listed(BufferSlice, u32),
+}
+
+/// One product: y\[r\] = epilogue(W\[expert(r)\] norm(x\[r / used\])) for every route r.
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulExperts<'a> {
+    /// Weights.
+    pub weights: &'a PackedExperts,
+    /// Which route goes to which expert.
+    pub routes: Routes,
+    /// Routes of the batch.
+    pub route_count: u32,
+    /// Neighbouring routes that share a row of x: 1, or the experts of a token.
+    pub used: u32,
+    /// f32 `[routes / used, x_stride]`.
+    pub x: BufferSlice,
+    /// Floats between rows of x, a multiple of 4.
+    pub x_stride: u64,
+    /// f32 `[routes, y_stride]`.
+    pub y: BufferSlice,
+    /// Floats between rows of y.
+    pub y_stride: u64,
+    /// First column of y to write.
+    pub y_offset: u64,
+    /// RMS norm of x: gain, f32 `[row_len]`, and epsilon.
+    pub norm: Option<(BufferSlice, f32)>,
+    /// What happens to the product.
+    pub epilogue: Epilogue,
+}
+
+impl MatmulExperts<'_> {
+    /// How the work is cut: columns for the routes that an expert has on average.
+    fn shape(&self, caps: &Capabilities) -> Shape {
+        let columns = match self.routes {
+            Routes::Each(_) => 1,
+            Routes::Listed(..) => self.route_count.div_ceil(self.weights.experts),
+        };
+        Shape::choose(caps, &self.weights.layout, columns)
+    }
+}
+
+/// Appends the product, in the shape chosen for the device.
+pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &MatmulExperts<'_>) {
+    record_shaped(recording, caps, matmul, matmul.shape(caps));
+}
+
+/// Appends the product: one dispatch for each slice of the experts that can be bound.
+pub fn record_shaped(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    matmul: &MatmulExperts<'_>,
+    shape: Shape,
+) {
+    let layout = &matmul.weights.layout;
+    let format = format_index(layout.dtype);
+    let pointers = if caps.subgroup_ops && caps.buffer_pointers { 3 } else { 0 };
+    let subgroups = if pointers > 0 { EXPERTS_POINTERS[format] } else { EXPERTS[format] };
+    let kernel = by_subgroups(caps, subgroups, EXPERTS_SHARED[format]);
+    let (gain, epsilon) = matmul.norm.unzip();
+    let per_y = if matmul.epilogue.is_glu() { 2 } else { 1 };
+    let row_tiles = layout.groups().div_ceil(u64::from(shape.rows));
+    let (routes, listed, list_max) = match matmul.routes {
+        Routes::Each(routes) => (routes, 0, 0),
+        Routes::Listed(lists, list_max) => (lists, 1, list_max),
+    };
+    for slice in matmul.weights.slices(caps) {
+        let columns = if listed == 1 { slice.count } else { matmul.route_count };
+        let params = Params {
+            matmul: matmul::Params {
+                addresses: [[0; 2]; 3],
+                units: u32_of(layout.units()),
+                rows: u32_of(layout.rows / per_y),
+                groups: u32_of(layout.groups()),
+                tokens: matmul.route_count,
+                x_stride: u32_of(matmul.x_stride / 4),
+                y_stride: u32_of(matmul.y_stride),
+                y_offset: u32_of(matmul.y_offset),
+                blocks: u32_of(layout.row_len / 32),
+                epsilon: epsilon.unwrap_or(0.0),
+            },
+            expert_first: slice.first,
+            expert_count: slice.count,
+            used: matmul.used,
+            list_max,
+        };
+        recording.dispatch(Dispatch {
+            kernel,
+            spec: vec![
+                caps.lanes,
+                shape.split,
+                1,
+                shape.rows,
+                shape.tokens,
+                u32::from(gain.is_some()),
+                0,
+                matmul.epilogue as u32,
+                listed,
+            ],
+            bindings: vec![
+                slice.quads,
+                slice.words,
+                matmul.x,
+                matmul.y,
+                or_unused(gain, matmul.x),
+                routes,
+            ],
+            push: bytemuck::bytes_of(&params).to_vec(),
+            pointers,
+            groups: [columns, u32_of(row_tiles), 1],
+        });
+    }
+}
