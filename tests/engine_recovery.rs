@@ -1,31 +1,23 @@
 //! A device that fails: streams go on with the tokens that they would have had.
 
-mod common;
 #[path = "common/faults.rs"]
 mod faults;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/streams.rs"]
+mod streams;
 #[path = "idea/tiny.rs"]
 mod tiny;
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
 use faults::{CALLS, Call, Failing, Fault, Plan};
-use hob::engine::{
-    self, CancelFlag, EngineCommand, EngineEvent, EngineFailure, EngineHandle, EngineOptions,
-    EngineThread, FinishReason, GenerateRequest, GenerateResult, Owner, SamplingParams, SessionId,
-};
+use hob::engine::{self, EngineFailure, EngineHandle, EngineOptions, EngineThread, FinishReason};
 use hob::gpu::DeviceError;
 use hob::reference::ReferenceExecutor;
 use random::Random;
-use tokio::sync::{mpsc, oneshot};
-
-type Failure = Box<dyn Error + Send + Sync>;
-type Events = mpsc::UnboundedReceiver<EngineEvent>;
-
-const OWNER: Owner = Owner { uid: 7 };
+use streams::{Failure, finish, generate, join, play, recoveries, request};
 
 /// Random points at which the device is lost.
 const POINTS: u64 = 200;
@@ -43,92 +35,6 @@ fn start(model: &Path, plan: &Plan) -> Result<(EngineHandle, EngineThread), Fail
     let open = Box::new(move || opener.open(ReferenceExecutor::new()));
     let opened = engine::open_with(open, model, &options, &mut |_, _| {})?;
     Ok(engine::start(opened, &options)?)
-}
-
-fn create_session(engine: &EngineHandle) -> Result<SessionId, Failure> {
-    let (reply, answer) = oneshot::channel();
-    let command =
-        EngineCommand::CreateSession { owner: OWNER, name: None, context_tokens: None, reply };
-    engine.commands.blocking_send(command)?;
-    Ok(answer.blocking_recv()??.id)
-}
-
-/// A request of its own kind for each `number`: length, randomness and log probabilities differ.
-fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
-    GenerateRequest {
-        owner: OWNER,
-        session,
-        tokens: (0..9 + number * 7).map(|at| (at * 7 + number) % 64 + 4).collect(),
-        tokens_max: 5 + number,
-        sampling: SamplingParams {
-            temperature: number as f32,
-            seed: Some(u64::from(number)),
-            ..SamplingParams::default()
-        },
-        stop: Vec::new(),
-        logprobs: Some(2),
-        prompt_logprobs: (number == 1).then_some(1),
-        stream: true,
-        cancel: CancelFlag::default(),
-    }
-}
-
-fn generate(engine: &EngineHandle, request: GenerateRequest) -> Result<Events, Failure> {
-    let (events, incoming) = mpsc::unbounded_channel();
-    let request = Box::new(request);
-    engine.commands.blocking_send(EngineCommand::Generate { request, events })?;
-    Ok(incoming)
-}
-
-/// The result, which must be what was streamed; times and cache hits are a matter of luck.
-fn finish(mut events: Events) -> Result<GenerateResult, Failure> {
-    let (mut texts, mut tokens) = (String::new(), Vec::new());
-    loop {
-        match events.blocking_recv() {
-            Some(EngineEvent::Token { text, token, .. }) => {
-                texts.push_str(&text);
-                tokens.push(token);
-            }
-            Some(EngineEvent::Done(result)) => {
-                assert_eq!((&texts, &tokens), (&result.text, &result.tokens));
-                return Ok(GenerateResult {
-                    timings: Default::default(),
-                    cached_tokens: 0,
-                    ..*result
-                });
-            }
-            other => return Err(format!("wanted a result, found {other:?}").into()),
-        }
-    }
-}
-
-/// A session is used twice, the second time beside two other requests.
-fn play(engine: &EngineHandle) -> Result<Vec<GenerateResult>, Failure> {
-    let session = create_session(engine)?;
-    let mut results = vec![finish(generate(engine, request(Some(session), 2))?)?];
-    let mut longer = request(Some(session), 2);
-    longer.tokens.extend(&results[0].tokens);
-    let mut running = vec![generate(engine, longer)?];
-    for number in 0..2 {
-        running.push(generate(engine, request(None, number))?);
-    }
-    for events in running {
-        results.push(finish(events)?);
-    }
-    Ok(results)
-}
-
-fn join(engine: EngineHandle, thread: EngineThread) -> Result<(), Failure> {
-    drop(engine);
-    thread.join().map_err(|_| "the engine panicked")??;
-    Ok(())
-}
-
-/// Recoveries, as the status tells them.
-fn recoveries(engine: &EngineHandle) -> Result<u64, Failure> {
-    let (reply, answer) = oneshot::channel();
-    engine.commands.blocking_send(EngineCommand::Status { reply })?;
-    Ok(answer.blocking_recv()?.recoveries)
 }
 
 fn random_error(random: &mut Random) -> DeviceError {
@@ -178,10 +84,15 @@ fn streams_go_on_with_the_same_tokens_wherever_the_device_is_lost() -> Result<()
             let (engine, thread) = start(&model, &plan)?;
             let faults = random_faults(&mut Random::new(seed), &undisturbed);
             plan.set(faults.clone());
-            let results = play(&engine)?;
+            // How many steps there are depends on how early the requests meet.
+            for _ in 0..3 {
+                assert_eq!(play(&engine)?, expected, "seed {seed}: {faults:?}");
+                if plan.left() < faults.len() {
+                    break;
+                }
+            }
             let lost = faults.len() - plan.left();
             assert!(lost > 0, "seed {seed}: {faults:?} did not happen");
-            assert_eq!(results, expected, "seed {seed}: {faults:?}");
             assert!(recoveries(&engine)? > 0, "seed {seed}: {faults:?}");
             join(engine, thread)?;
             happened += lost;

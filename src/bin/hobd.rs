@@ -238,7 +238,7 @@ async fn load(
         device: Some(config.device.clone()).filter(|device| !device.is_empty()),
         validation: config.validation,
         pipeline_cache_dir: places.cache_dir(config),
-        disable_subgroup_ops: false,
+        ..VulkanConfig::default()
     };
     let (options, stop) = (options.clone(), stop.clone());
     let stopping = stop.clone();

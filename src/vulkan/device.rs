@@ -1,10 +1,11 @@
 //! The logical device and its queue.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use ash::{ext, vk};
 
+use super::faults::Faults;
 use super::instance::Instance;
 use super::physical_device::Candidate;
 use super::results::failed;
@@ -17,10 +18,17 @@ pub(super) struct Device {
     pub chosen: Candidate,
     pub queue: vk::Queue,
     names: Option<ext::debug_utils::Device>,
+    /// Tells why the device was lost.
+    fault_info: Option<ext::device_fault::Device>,
+    faults: Option<Arc<Faults>>,
 }
 
 impl Device {
-    pub(super) fn open(instance: Arc<Instance>, chosen: Candidate) -> Result<Self, DeviceError> {
+    pub(super) fn open(
+        instance: Arc<Instance>,
+        chosen: Candidate,
+        faults: Option<Arc<Faults>>,
+    ) -> Result<Self, DeviceError> {
         let priorities = [1.0];
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(chosen.queue_family)
@@ -35,6 +43,9 @@ impl Device {
         if chosen.subgroup_size_control && chosen.api_version < vk::API_VERSION_1_3 {
             extensions.push(ext::subgroup_size_control::NAME.as_ptr());
         }
+        if chosen.device_fault {
+            extensions.push(ext::device_fault::NAME.as_ptr());
+        }
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
             .buffer_device_address(chosen.info.capabilities.buffer_pointers);
@@ -43,6 +54,7 @@ impl Device {
             .compute_full_subgroups(true);
         let mut priority =
             vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default().memory_priority(true);
+        let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&extensions)
@@ -53,15 +65,76 @@ impl Device {
         if chosen.memory_priority {
             info = info.push_next(&mut priority);
         }
-        // SAFETY: the device belongs to the instance; features and extensions were found to be
-        // offered.
-        let raw = unsafe { instance.raw.create_device(chosen.raw, &info, None) }
-            .map_err(failed("vkCreateDevice"))?;
+        if chosen.device_fault {
+            info = info.push_next(&mut fault);
+        }
+        let refused = faults.as_ref().and_then(|faults| faults.take("vkCreateDevice"));
+        let raw = match refused {
+            Some(result) => Err(result),
+            // SAFETY: the device belongs to the instance; features and extensions were found to be
+            // offered.
+            None => unsafe { instance.raw.create_device(chosen.raw, &info, None) },
+        }
+        .map_err(failed("vkCreateDevice"))?;
         // SAFETY: the family was created with one queue.
         let queue = unsafe { raw.get_device_queue(chosen.queue_family, 0) };
         let names =
             instance.has_debug_utils().then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
-        Ok(Self { raw, instance, chosen, queue, names })
+        let fault_info =
+            chosen.device_fault.then(|| ext::device_fault::Device::new(&instance.raw, &raw));
+        Ok(Self { raw, instance, chosen, queue, names, fault_info, faults })
+    }
+
+    /// Makes a call of the driver's, unless a test has it fail.
+    pub(super) fn call<T>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, vk::Result>,
+    ) -> Result<T, vk::Result> {
+        match self.faults.as_ref().and_then(|faults| faults.take(name)) {
+            Some(result) => Err(result),
+            None => call(),
+        }
+    }
+
+    /// Logs what the driver knows of a loss.
+    pub(super) fn log_fault(&self) {
+        let Some(functions) = &self.fault_info else {
+            tracing::error!("the device was lost; the driver cannot say why");
+            return;
+        };
+        let query = functions.fp().get_device_fault_info_ext;
+        let mut counts = vk::DeviceFaultCountsEXT::default();
+        // SAFETY: the extension is enabled; without an info structure only the counts are written.
+        let counted = unsafe { query(functions.device(), &mut counts, std::ptr::null_mut()) };
+        let mut addresses =
+            vec![vk::DeviceFaultAddressInfoEXT::default(); counts.address_info_count as usize];
+        let mut reasons =
+            vec![vk::DeviceFaultVendorInfoEXT::default(); counts.vendor_info_count as usize];
+        // A dump in the vendor's own form would help nobody in a log.
+        counts.vendor_binary_size = 0;
+        let mut info = vk::DeviceFaultInfoEXT {
+            p_address_infos: addresses.as_mut_ptr(),
+            p_vendor_infos: reasons.as_mut_ptr(),
+            ..vk::DeviceFaultInfoEXT::default()
+        };
+        // SAFETY: the arrays have as many elements as the counts say, and outlive the call.
+        let queried = unsafe { query(functions.device(), &mut counts, &mut info) };
+        if counted != vk::Result::SUCCESS || queried.as_raw() < 0 {
+            tracing::error!(?counted, ?queried, "the device was lost; the driver does not say why");
+            return;
+        }
+        let description = info.description_as_c_str().map_or("".into(), CStr::to_string_lossy);
+        tracing::error!(%description, "the device was lost");
+        for address in addresses.iter().take(counts.address_info_count as usize) {
+            let (kind, at) = (address.address_type, address.reported_address);
+            tracing::error!(?kind, address = format!("{at:#x}"), "the device's fault");
+        }
+        for reason in reasons.iter().take(counts.vendor_info_count as usize) {
+            let text = reason.description_as_c_str().map_or("".into(), CStr::to_string_lossy);
+            let (code, data) = (reason.vendor_fault_code, reason.vendor_fault_data);
+            tracing::error!(%text, code, data, "the driver's own words for it");
+        }
     }
 
     /// Names an object for validation messages and debuggers, where they listen.

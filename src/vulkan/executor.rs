@@ -1,6 +1,7 @@
 //! The executor interface over a Vulkan device.
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,12 +27,17 @@ const STAGING_BYTES: u64 = 16 << 20;
 /// How long internal copies may take.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long to wait for what runs before what it uses is destroyed. Drivers reset a device that
+/// hangs within this time; one that hangs on keeps its memory until the process ends.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// An open device and what has been made on it.
 pub struct VulkanExecutor {
-    // Dropped in this order; the device itself goes with its last Arc.
-    prepared: HashMap<PreparedId, Prepared>,
-    pipelines: Pipelines,
-    memory: Memory,
+    // Dropped by hand, unless the device may still be using them; the device itself goes with its
+    // last Arc.
+    prepared: ManuallyDrop<HashMap<PreparedId, Prepared>>,
+    pipelines: ManuallyDrop<Pipelines>,
+    memory: ManuallyDrop<Memory>,
     pool: vk::CommandPool,
     timeline: vk::Semaphore,
     device: Arc<Device>,
@@ -39,6 +45,8 @@ pub struct VulkanExecutor {
     next_prepared: u64,
     staging: Option<(BufferHandle, BufferHandle)>,
     profiling: bool,
+    /// It did not finish in time: nothing that it may be using is destroyed.
+    hung: bool,
 }
 
 impl std::fmt::Debug for VulkanExecutor {
@@ -78,30 +86,33 @@ impl VulkanExecutor {
         if caps.is_cpu() {
             tracing::warn!("this is a software driver: the processor computes, slowly");
         }
-        let device = Arc::new(Device::open(instance, chosen)?);
+        let device = Arc::new(Device::open(instance, chosen, config.faults.clone())?);
         let memory = Memory::new(Arc::clone(&device))?;
         let folder = config.pipeline_cache_dir.as_deref();
         let pipelines = Pipelines::new(Arc::clone(&device), folder)?;
         let info =
             vk::CommandPoolCreateInfo::default().queue_family_index(device.chosen.queue_family);
         // SAFETY: the structures live until the calls return.
-        let pool = unsafe { device.raw.create_command_pool(&info, None) }
-            .map_err(failed("vkCreateCommandPool"))?;
+        let create = || unsafe { device.raw.create_command_pool(&info, None) };
+        let call = "vkCreateCommandPool";
+        let pool = device.call(call, create).map_err(failed(call))?;
         let mut kind =
             vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: as above; timeline semaphores are enabled.
-        let timeline = unsafe { device.raw.create_semaphore(&info, None) }.map_err(|result| {
+        let create = || unsafe { device.raw.create_semaphore(&info, None) };
+        let call = "vkCreateSemaphore";
+        let timeline = device.call(call, create).map_err(|result| {
             // SAFETY: nothing was allocated from the pool.
             unsafe { device.raw.destroy_command_pool(pool, None) };
-            failed("vkCreateSemaphore")(result)
+            failed(call)(result)
         })?;
         device.name(pool, "commands");
         device.name(timeline, "timeline");
         Ok(Self {
-            prepared: HashMap::new(),
-            pipelines,
-            memory,
+            prepared: ManuallyDrop::new(HashMap::new()),
+            pipelines: ManuallyDrop::new(pipelines),
+            memory: ManuallyDrop::new(memory),
             pool,
             timeline,
             device,
@@ -109,6 +120,7 @@ impl VulkanExecutor {
             next_prepared: 1,
             staging: None,
             profiling: false,
+            hung: false,
         })
     }
 
@@ -118,12 +130,29 @@ impl VulkanExecutor {
         Arc::clone(&self.device.instance.messages)
     }
 
-    /// Waits, without limit, until the device is done with everything up to `ticket`, before what
-    /// it uses is destroyed. A failed wait means that the device is lost and runs nothing any more.
-    fn settle(&mut self, ticket: u64) {
-        if let Err(error) = self.wait(Ticket(ticket), Duration::MAX) {
-            tracing::warn!(%error, "while waiting for the device");
+    /// Waits until the device is done with everything up to `ticket`; whether what it used can be
+    /// destroyed. A lost device runs nothing any more, one that hangs may.
+    fn settle(&mut self, ticket: u64) -> bool {
+        if self.hung {
+            return false;
         }
+        match self.wait(Ticket(ticket), SETTLE_TIMEOUT) {
+            Ok(()) => {}
+            Err(error @ DeviceError::Timeout { .. }) => {
+                tracing::error!(%error, "the device hangs, and keeps what it was given");
+                self.hung = true;
+            }
+            Err(error) => tracing::warn!(%error, "while waiting for the device"),
+        }
+        !self.hung
+    }
+
+    /// Has the driver tell the log why it lost the device, if it did.
+    fn explain(&self, error: DeviceError) -> DeviceError {
+        if matches!(error, DeviceError::Lost { .. }) {
+            self.device.log_fault();
+        }
+        error
     }
 
     /// Waits until nothing runs on the device.
@@ -184,9 +213,10 @@ impl Executor for VulkanExecutor {
     }
 
     fn destroy_buffer(&mut self, buffer: BufferHandle) {
-        self.settle(self.submitted);
-        self.prepared.retain(|_, prepared| !prepared.uses(buffer));
-        self.memory.destroy(buffer);
+        if self.settle(self.submitted) {
+            self.prepared.retain(|_, prepared| !prepared.uses(buffer));
+            self.memory.destroy(buffer);
+        }
     }
 
     fn write(
@@ -278,12 +308,13 @@ impl Executor for VulkanExecutor {
         let Some(last) = self.prepared.get(&prepared).map(|prepared| prepared.last_ticket) else {
             return;
         };
-        self.settle(last);
-        self.prepared.remove(&prepared);
+        if self.settle(last) {
+            self.prepared.remove(&prepared);
+        }
     }
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
-        let recording = self.prepared.get_mut(&prepared).expect("a prepared recording");
+        let recording = self.prepared.get(&prepared).expect("a prepared recording");
         let commands = [recording.commands];
         let value = [self.submitted + 1];
         let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&value);
@@ -294,9 +325,13 @@ impl Executor for VulkanExecutor {
             .push_next(&mut values);
         // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and stays
         // alive until the executor has waited for this value.
-        unsafe { self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null()) }
-            .map_err(failed("vkQueueSubmit"))?;
+        let submit = || unsafe {
+            self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null())
+        };
+        let call = "vkQueueSubmit";
+        self.device.call(call, submit).map_err(|result| self.explain(failed(call)(result)))?;
         self.submitted += 1;
+        let recording = self.prepared.get_mut(&prepared).expect("it was there");
         recording.last_ticket = self.submitted;
         Ok(Ticket(self.submitted))
     }
@@ -311,11 +346,13 @@ impl Executor for VulkanExecutor {
         let limit = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let started = Instant::now();
         // SAFETY: the semaphore is alive and the value has been submitted.
-        match unsafe { self.device.raw.wait_semaphores(&info, limit) } {
+        let wait = || unsafe { self.device.raw.wait_semaphores(&info, limit) };
+        let call = "vkWaitSemaphores";
+        match self.device.call(call, wait) {
             Err(vk::Result::TIMEOUT) => {
                 Err(DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 })
             }
-            result => result.map_err(failed("vkWaitSemaphores")),
+            result => result.map_err(|result| self.explain(failed(call)(result))),
         }
     }
 
@@ -352,13 +389,19 @@ impl VulkanExecutor {
 
 impl Drop for VulkanExecutor {
     fn drop(&mut self) {
-        // SAFETY: waits for all that runs (or the device is lost and runs nothing), then destroys
-        // what no one uses any more; recordings go before the pool they came from.
+        if !self.settle(self.submitted) {
+            // The device lives on, too.
+            std::mem::forget(Arc::clone(&self.device));
+            return;
+        }
+        // SAFETY: all submissions are done (or the device is lost and runs nothing), so no one uses
+        // what is destroyed; recordings go before the pool they came from, and each part once.
         unsafe {
-            let _ = self.device.raw.device_wait_idle();
-            self.prepared.clear();
+            ManuallyDrop::drop(&mut self.prepared);
             self.device.raw.destroy_semaphore(self.timeline, None);
             self.device.raw.destroy_command_pool(self.pool, None);
+            ManuallyDrop::drop(&mut self.pipelines);
+            ManuallyDrop::drop(&mut self.memory);
         }
     }
 }

@@ -183,8 +183,13 @@ impl Memory {
         }
         let call = "vmaCreateBuffer";
         // SAFETY: the structures live until the call returns.
-        let (raw, allocation) = unsafe { self.device_allocator.create_buffer(info, &create) }
-            .map_err(failed_allocation(call, &desc.label, info.size, free_bytes))?;
+        let create = || unsafe { self.device_allocator.create_buffer(info, &create) };
+        let (raw, allocation) = (self.device.call(call, create)).map_err(failed_allocation(
+            call,
+            &desc.label,
+            info.size,
+            free_bytes,
+        ))?;
         let mapped = self.device_allocator.get_allocation_info(&allocation).mapped_data;
         let mapped = (!mapped.is_null()).then_some(mapped.cast::<u8>());
         Ok((raw, Allocation::Device { allocation, mapped }))
@@ -198,7 +203,9 @@ impl Memory {
     ) -> Result<(vk::Buffer, Allocation), DeviceError> {
         let device = &self.device.raw;
         // SAFETY: the structure lives until the call returns.
-        let raw = unsafe { device.create_buffer(info, None) }.map_err(failed("vkCreateBuffer"))?;
+        let create = || unsafe { device.create_buffer(info, None) };
+        let call = "vkCreateBuffer";
+        let raw = self.device.call(call, create).map_err(failed(call))?;
         // SAFETY: the buffer was just made.
         let requirements = unsafe { device.get_buffer_memory_requirements(raw) };
         let allocated = self.host_allocator.allocate(&host::AllocationCreateDesc {
@@ -223,9 +230,11 @@ impl Memory {
             .and_then(|allocation| {
                 // SAFETY: the memory was allocated for this buffer's requirements and is not bound
                 // yet.
-                unsafe { device.bind_buffer_memory(raw, allocation.memory(), allocation.offset()) }
-                    .map(|()| allocation)
-                    .map_err(failed("vkBindBufferMemory"))
+                let bind = || unsafe {
+                    device.bind_buffer_memory(raw, allocation.memory(), allocation.offset())
+                };
+                let call = "vkBindBufferMemory";
+                self.device.call(call, bind).map(|()| allocation).map_err(failed(call))
             });
         match bound {
             Ok(allocation) => Ok((raw, Allocation::Host(allocation))),

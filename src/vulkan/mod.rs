@@ -8,6 +8,7 @@
 mod choice;
 mod device;
 mod executor;
+mod faults;
 mod hazards;
 mod instance;
 mod limits;
@@ -20,9 +21,11 @@ mod results;
 
 pub use choice::list_devices;
 pub use executor::VulkanExecutor;
+pub use faults::Faults;
 pub use physical_device::DeviceInfo;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
@@ -36,4 +39,6 @@ pub struct VulkanConfig {
     pub pipeline_cache_dir: Option<PathBuf>,
     /// Use the shaders without subgroup operations, whatever the device offers.
     pub disable_subgroup_ops: bool,
+    /// Calls that fail in place of the driver's, for tests.
+    pub faults: Option<Arc<Faults>>,
 }

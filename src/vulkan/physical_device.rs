@@ -49,6 +49,8 @@ pub(super) struct Candidate {
     pub subgroup_size_control: bool,
     pub memory_budget: bool,
     pub memory_priority: bool,
+    /// The driver can say why a device was lost.
+    pub device_fault: bool,
 }
 
 /// What tells whether two entries are one GPU.
@@ -93,6 +95,7 @@ pub(super) fn describe(
         subgroup_size_control: subgroups.controlled,
         memory_budget: facts.memory_budget,
         memory_priority: facts.features.memory_priority,
+        device_fault: facts.features.device_fault,
     };
     Ok((candidate, identity))
 }
@@ -149,6 +152,7 @@ impl Facts {
         let core = properties.properties;
         let mut features = Features::read(instance, raw, is_12, has_size_control);
         features.memory_priority &= has(ext::memory_priority::NAME);
+        features.device_fault &= has(ext::device_fault::NAME);
         let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
         Ok(Self {
             core,
@@ -223,6 +227,7 @@ struct Features {
     subgroup_size_control: bool,
     storage_16bit: bool,
     memory_priority: bool,
+    device_fault: bool,
     buffer_address: bool,
 }
 
@@ -235,10 +240,12 @@ impl Features {
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
         let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default();
+        let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
             .push_next(&mut v12)
-            .push_next(&mut priority);
+            .push_next(&mut priority)
+            .push_next(&mut fault);
         if size_control {
             features = features.push_next(&mut control);
         }
@@ -250,6 +257,7 @@ impl Features {
                 && control.compute_full_subgroups == vk::TRUE,
             storage_16bit: v11.storage_buffer16_bit_access == vk::TRUE,
             memory_priority: priority.memory_priority == vk::TRUE,
+            device_fault: fault.device_fault == vk::TRUE,
             buffer_address: v12.buffer_device_address == vk::TRUE,
         }
     }

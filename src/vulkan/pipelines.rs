@@ -113,8 +113,9 @@ impl Pipelines {
             .collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
         // SAFETY: the structures live until the call returns.
-        let set = unsafe { raw.create_descriptor_set_layout(&info, None) }
-            .map_err(failed("vkCreateDescriptorSetLayout"))?;
+        let create = || unsafe { raw.create_descriptor_set_layout(&info, None) };
+        let call = "vkCreateDescriptorSetLayout";
+        let set = self.device.call(call, create).map_err(failed(call))?;
         let sets = [set];
         let ranges = [vk::PushConstantRange::default()
             .stage_flags(vk::ShaderStageFlags::COMPUTE)
@@ -124,10 +125,12 @@ impl Pipelines {
             info = info.push_constant_ranges(&ranges);
         }
         // SAFETY: as above.
-        let pipeline = unsafe { raw.create_pipeline_layout(&info, None) }.map_err(|result| {
+        let create = || unsafe { raw.create_pipeline_layout(&info, None) };
+        let call = "vkCreatePipelineLayout";
+        let pipeline = self.device.call(call, create).map_err(|result| {
             // SAFETY: nothing uses the set layout.
             unsafe { raw.destroy_descriptor_set_layout(set, None) };
-            failed("vkCreatePipelineLayout")(result)
+            failed(call)(result)
         })?;
         self.device.name(set, kernel.name);
         self.device.name(pipeline, kernel.name);
@@ -163,8 +166,9 @@ fn compile(
 ) -> Result<vk::Pipeline, DeviceError> {
     let module_info = vk::ShaderModuleCreateInfo::default().code(kernel.words);
     // SAFETY: the words are a whole SPIR-V module, compiled by glslang for Vulkan 1.2.
-    let module = unsafe { device.raw.create_shader_module(&module_info, None) }
-        .map_err(failed("vkCreateShaderModule"))?;
+    let create = || unsafe { device.raw.create_shader_module(&module_info, None) };
+    let call = "vkCreateShaderModule";
+    let module = device.call(call, create).map_err(failed(call))?;
     device.name(module, kernel.name);
     let entries: Vec<_> = (0..spec.len() as u32)
         .map(|id| vk::SpecializationMapEntry::default().constant_id(id).offset(4 * id).size(4))
@@ -187,7 +191,9 @@ fn compile(
     let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layouts.pipeline);
     // SAFETY: the layout was made from the module's own reflection; the structures outlive the
     // call; a VkPipelineCache may be used by several threads at once.
-    let result = unsafe { device.raw.create_compute_pipelines(cache, &[info], None) };
+    let create = || unsafe { device.raw.create_compute_pipelines(cache, &[info], None) };
+    let call = "vkCreateComputePipelines";
+    let result = device.call(call, || create().map_err(|(_, result)| result));
     // SAFETY: a module may go once its pipelines are made.
     unsafe { device.raw.destroy_shader_module(module, None) };
     match result {
@@ -195,10 +201,8 @@ fn compile(
             device.name(pipelines[0], kernel.name);
             Ok(pipelines[0])
         }
-        Err((_, vk::Result::ERROR_DEVICE_LOST)) => {
-            Err(DeviceError::Lost { call: "vkCreateComputePipelines" })
-        }
-        Err((_, result)) => Err(DeviceError::Pipeline {
+        Err(vk::Result::ERROR_DEVICE_LOST) => Err(DeviceError::Lost { call }),
+        Err(result) => Err(DeviceError::Pipeline {
             kernel: format!("{} {spec:?}", kernel.name),
             reason: format!("{result:?}"),
         }),

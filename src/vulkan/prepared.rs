@@ -41,8 +41,9 @@ impl Prepared {
             .level(vk::CommandBufferLevel::PRIMARY)
             .command_buffer_count(1);
         // SAFETY: the pool is alive and used by one thread.
-        let commands = unsafe { device.raw.allocate_command_buffers(&info) }
-            .map_err(failed("vkAllocateCommandBuffers"))?[0];
+        let allocate = || unsafe { device.raw.allocate_command_buffers(&info) };
+        let call = "vkAllocateCommandBuffers";
+        let commands = device.call(call, allocate).map_err(failed(call))?[0];
         // From here on, dropping `prepared` gives back what was made so far.
         let mut prepared = Self {
             device: Arc::clone(device),
@@ -63,8 +64,9 @@ impl Prepared {
                 .query_type(vk::QueryType::TIMESTAMP)
                 .query_count(count);
             // SAFETY: the structure lives until the call returns.
-            prepared.queries = unsafe { device.raw.create_query_pool(&info, None) }
-                .map_err(failed("vkCreateQueryPool"))?;
+            let create = || unsafe { device.raw.create_query_pool(&info, None) };
+            let call = "vkCreateQueryPool";
+            prepared.queries = device.call(call, create).map_err(failed(call))?;
             device.name(prepared.queries, "timestamps");
         }
         prepared.fill(memory, pipelines, recording)?;
@@ -88,8 +90,9 @@ impl Prepared {
         // SAFETY: for this and all commands below: the command buffer is being recorded by this
         // thread alone; every buffer, pipeline and set named is alive and stays so while the
         // recording is prepared.
-        unsafe { raw.begin_command_buffer(self.commands, &info) }
-            .map_err(failed("vkBeginCommandBuffer"))?;
+        let begin = || unsafe { raw.begin_command_buffer(self.commands, &info) };
+        let call = "vkBeginCommandBuffer";
+        self.device.call(call, begin).map_err(failed(call))?;
         if self.queries != vk::QueryPool::null() {
             // SAFETY: see above.
             unsafe {
@@ -131,7 +134,9 @@ impl Prepared {
         // The host may read what was written once the submission is complete.
         self.barrier(vk::PipelineStageFlags::HOST);
         // SAFETY: see above.
-        unsafe { raw.end_command_buffer(self.commands) }.map_err(failed("vkEndCommandBuffer"))
+        let end = || unsafe { raw.end_command_buffer(self.commands) };
+        let call = "vkEndCommandBuffer";
+        self.device.call(call, end).map_err(failed(call))
     }
 
     /// Makes all writes so far visible to `stages`.
@@ -219,8 +224,9 @@ impl Prepared {
             .descriptor_pool(self.descriptors)
             .set_layouts(&layouts);
         // SAFETY: the pool was made with room for every dispatch of the recording.
-        let set = unsafe { self.device.raw.allocate_descriptor_sets(&info) }
-            .map_err(failed("vkAllocateDescriptorSets"))?[0];
+        let allocate = || unsafe { self.device.raw.allocate_descriptor_sets(&info) };
+        let call = "vkAllocateDescriptorSets";
+        let set = self.device.call(call, allocate).map_err(failed(call))?[0];
         let infos: Vec<[vk::DescriptorBufferInfo; 1]> = slices
             .iter()
             .map(|slice| {
@@ -317,8 +323,9 @@ fn create_descriptor_pool(
         .descriptor_count(buffers)];
     let info = vk::DescriptorPoolCreateInfo::default().max_sets(sets).pool_sizes(&sizes);
     // SAFETY: the structures live until the call returns.
-    let pool = unsafe { device.raw.create_descriptor_pool(&info, None) }
-        .map_err(failed("vkCreateDescriptorPool"))?;
+    let create = || unsafe { device.raw.create_descriptor_pool(&info, None) };
+    let call = "vkCreateDescriptorPool";
+    let pool = device.call(call, create).map_err(failed(call))?;
     device.name(pool, "bindings of a recording");
     Ok(pool)
 }
