@@ -1,10 +1,12 @@
-// embed: y[t] = factor * W[token[t]] for rows of the packed table W that this slice of it holds.
+// embed: y[t] = factor * W[token[t]], or y[t] += factor * W[position[t]], for rows of the packed
+// table W that this slice of it holds.
 //
 // Dispatch   (tokens, 1, 1); local size (LANES, 1, 1)
 // Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl)
 // Binding 1  words   readonly  32-bit plane of W from row row_first on
 // Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
-// Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are
+// Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are; read
+//                    only with POSITIONS
 // Needs      nothing
 // Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
 //
@@ -27,6 +29,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
+layout(constant_id = 3) const uint POSITIONS = 0; // 1: rows by position, added to y
 
 layout(push_constant) uniform Params {
     uint units;     // units in a row of W
@@ -43,10 +46,12 @@ layout(std430, binding = 3) buffer Y { vec4 y[]; };
 
 #include "weights.glsl"
 
+void store(uint at, vec4 value) { y[at] = POSITIONS == 1 ? y[at] + value : value; }
+
 void main() {
     const uint token = gl_WorkGroupID.x;
-    const uint row = steps[token].x - row_first;
-    if (row >= row_count) { // also where the token lies before the slice: the difference wraps
+    const uint row = (POSITIONS == 1 ? steps[token].y : steps[token].x) - row_first;
+    if (row >= row_count) { // also where the row lies before the slice: the difference wraps
         return;
     }
     const uint base = row / LANES * units;
@@ -62,11 +67,11 @@ void main() {
         const UnitHead head = load_unit(quad_at, word_at);
         [[unroll]] for (int i = 0; i < 8; i++) {
             vec2 scale = block_scale(head, word_at, sub, i * SCALES / 8);
-            y[y_at + i] = factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y);
+            store(y_at + i, factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y));
         }
 #else
         [[unroll]] for (int i = 0; i < 8; i++) {
-            y[y_at + i] = factor * block.w[i];
+            store(y_at + i, factor * block.w[i]);
         }
 #endif
     }

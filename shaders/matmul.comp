@@ -1,4 +1,4 @@
-// matmul: y[t, m] = epilogue(scale[t] * sum_k W[m, k] * x[t, k] * g[k]) for packed weights W.
+// matmul: y[t, m] = epilogue(norm[t] * sum_k W[m, k] * x[t, k] * g[k]) for packed weights W.
 //
 // One lane owns R rows of W (one of each of R groups of LANES rows) and TOKENS columns; activations
 // are loaded once by the lanes together and handed round. No lane ever adds up another lane's
@@ -109,10 +109,12 @@ layout(constant_id = 7) const uint EPILOGUE = 0;
 layout(constant_id = 8) const uint LISTED = 0; // 1: a workgroup takes an expert's whole list
 #endif
 
-const uint EPILOGUE_STORE = 0;    // y = v
-const uint EPILOGUE_RESIDUAL = 1; // y += v
+const uint EPILOGUE_STORE = 0;    // y = y_scale * v
+const uint EPILOGUE_RESIDUAL = 1; // y += y_scale * v
 const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) * up
 const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
+const uint EPILOGUE_GELU = 4;     // y = gelu(v), the tanh form
+const uint EPILOGUE_SOFT_CAP = 5; // y = y_scale * tanh(v / y_scale)
 
 layout(push_constant) uniform Params {
     uvec2 quad_address; // with POINTERS: of the planes and of x
@@ -127,6 +129,7 @@ layout(push_constant) uniform Params {
     uint y_offset;  // in floats
     uint blocks;    // blocks of 32 in a row of W
     float epsilon;  // with NORM
+    float y_scale;
 #if EXPERTS
     uint expert_first; // of the planes; the workgroups of other experts' routes have no work
     uint expert_count;
@@ -371,6 +374,13 @@ void compute_tile(uint token_first, uint tokens, uint plane_group) {
                         v += bias[row];
                     }
 #endif
+                    if (EPILOGUE == EPILOGUE_GELU) {
+                        v = gelu(v);
+                    } else if (EPILOGUE == EPILOGUE_SOFT_CAP) {
+                        v = soft_cap(v, y_scale);
+                    } else {
+                        v *= y_scale;
+                    }
                     if (EPILOGUE == EPILOGUE_RESIDUAL) {
                         v += y[y_row + row];
                     }

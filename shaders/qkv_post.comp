@@ -1,13 +1,13 @@
-// qkv_post: per head, RMS-normalise q and k (optional), rotate them (RoPE), and store k and v in
-// the session's KV pages.
+// qkv_post: per head, normalise q and k (optional), rotate them (RoPE), and store k and v in the
+// session's KV pages.
 //
 // Dispatch   (tokens, heads + 2 * kv_heads, 1); local size (LANES, 1, 1)
 // Binding 0  qkv     readonly  f32 [tokens, qkv_stride]: heads, then kv_heads of k, then of v
 // Binding 1  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
 // Binding 2  tables  readonly  u32 [block tables, table_stride]: page of each PAGE_TOKENS positions
 // Binding 3  rope    readonly  vec2 (cos, sin) [coarse + 64, rope_dim / 2]: of 64 p, then of p < 64
-// Binding 4  q_gain  readonly  f32 [HEAD_DIM], with QK_NORM
-// Binding 5  k_gain  readonly  f32 [HEAD_DIM], with QK_NORM
+// Binding 4  q_gain  readonly  f32 [HEAD_DIM] with QK_NORM, [heads * HEAD_DIM] where it is above 1
+// Binding 5  k_gain  readonly  the same of the kv_heads
 // Binding 6  q       f32 [tokens, heads * HEAD_DIM]
 // Binding 7  kv      u32 words of this layer's pages (include/pages.glsl)
 // Needs      subgroup shuffle with SUBGROUPS=1
@@ -27,12 +27,16 @@ layout(constant_id = 4) const uint KV_HALF = 1;  // 1: pages hold f16, 0: f32
 layout(constant_id = 5) const uint QK_NORM = 0;
 layout(constant_id = 6) const uint NEOX = 0; // 1: (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
 
+const uint NORM_HEAD = 1;       // each head by its mean square, with one gain for all
+const uint NORM_WHOLE = 2;      // all heads by the mean square of them all
+const uint NORM_LAYER_HEAD = 3; // each head by its mean and deviation
+
 layout(push_constant) uniform Params {
     uint heads;
     uint kv_heads;
     uint qkv_stride;   // in floats
     uint table_stride; // in pages
-    uint rope_dim;     // even; dimensions past it are not rotated
+    uint rope_dim;     // even, may be 0; dimensions past it are not rotated
     uint rope_coarse;  // rows of the coarse half of `rope`
     float epsilon;
 };
@@ -57,17 +61,26 @@ vec2 cos_sin(uint position, uint pair) {
     return vec2(coarse.x * fine.x - coarse.y * fine.y, coarse.y * fine.x + coarse.x * fine.y);
 }
 
-float load(uint at, uint dim, float factor, bool is_q) {
-    float value = qkv[at + dim] * factor;
-    if (QK_NORM == 1) {
-        value *= is_q ? q_gain[dim] : k_gain[dim];
+// A head of q or k: where it and its gain start, and how it is normalised.
+struct Head {
+    uint at;
+    uint gain_at;
+    float mean;
+    float factor;
+    bool is_q;
+};
+
+float load(Head head, uint dim) {
+    float value = (qkv[head.at + dim] - head.mean) * head.factor;
+    if (QK_NORM > 0) {
+        value *= head.is_q ? q_gain[head.gain_at + dim] : k_gain[head.gain_at + dim];
     }
     return value;
 }
 
-// Dimension `dim` of the head at `at`, normalised and rotated.
-float rotated(uint at, uint dim, float factor, bool is_q, uint position) {
-    float own = load(at, dim, factor, is_q);
+// Dimension `dim` of the head, normalised and rotated.
+float rotated(Head head, uint dim, uint position) {
+    float own = load(head, dim);
     if (dim >= rope_dim) {
         return own;
     }
@@ -75,7 +88,7 @@ float rotated(uint at, uint dim, float factor, bool is_q, uint position) {
     uint pair = NEOX == 1 ? (dim < half_dim ? dim : dim - half_dim) : dim / 2;
     bool is_first = NEOX == 1 ? dim < half_dim : (dim & 1) == 0;
     uint partner_dim = NEOX == 1 ? (is_first ? dim + half_dim : dim - half_dim) : dim ^ 1;
-    float partner = load(at, partner_dim, factor, is_q);
+    float partner = load(head, partner_dim);
     vec2 cs = cos_sin(position, pair);
     return is_first ? own * cs.x - partner * cs.y : own * cs.x + partner * cs.y;
 }
@@ -89,13 +102,30 @@ void main() {
     const bool is_v = head >= heads + kv_heads;
     const uint position = steps[token].y;
 
-    float factor = 1.0;
-    if (QK_NORM == 1) {
-        float squares = 0.0;
-        for (uint dim = lane; dim < HEAD_DIM; dim += LANES) {
-            squares += qkv[at + dim] * qkv[at + dim];
+    Head own = Head(at, 0, 0.0, 1.0, is_q);
+    if (QK_NORM > NORM_HEAD) {
+        own.gain_at = (is_q ? head : head - heads) * HEAD_DIM;
+    }
+    if (QK_NORM > 0) {
+        uint from = at;
+        uint count = HEAD_DIM;
+        if (QK_NORM == NORM_WHOLE) {
+            from = token * qkv_stride + (is_q ? 0 : heads * HEAD_DIM);
+            count = (is_q ? heads : kv_heads) * HEAD_DIM;
         }
-        factor = inversesqrt(lanes_sum(squares, LANES) / float(HEAD_DIM) + epsilon);
+        if (QK_NORM == NORM_LAYER_HEAD) {
+            float sum = 0.0;
+            for (uint dim = lane; dim < HEAD_DIM; dim += LANES) {
+                sum += qkv[at + dim];
+            }
+            own.mean = lanes_sum(sum, LANES) / float(HEAD_DIM);
+        }
+        float squares = 0.0;
+        for (uint dim = lane; dim < count; dim += LANES) {
+            float value = qkv[from + dim] - own.mean;
+            squares += value * value;
+        }
+        own.factor = inversesqrt(lanes_sum(squares, LANES) / float(count) + epsilon);
     }
     const uint kv_head = is_v ? head - heads - kv_heads : head - heads;
     const uint page = is_q ? 0 : tables[steps[token].z * table_stride + position / PAGE_TOKENS];
@@ -106,8 +136,8 @@ void main() {
             value = vec2(qkv[at + dim], qkv[at + dim + 1]);
         } else {
             value = vec2(
-                rotated(at, dim, factor, is_q, position),
-                rotated(at, dim + 1, factor, is_q, position));
+                rotated(own, dim, position),
+                rotated(own, dim + 1, position));
         }
         if (is_q) {
             q[(token * heads + head) * (HEAD_DIM / 2) + pair] = value;

@@ -26,6 +26,20 @@ fn small_models_give_the_logits_of_llama_cpp() {
     }
 }
 
+#[test]
+fn short_factors_divide_the_frequencies_of_a_context_that_needs_no_long_ones() {
+    let Some(shared) = common::shared() else {
+        println!("skipped: shared files absent");
+        return;
+    };
+    let path = shared.join("tiny/phi3-longrope.gguf");
+    let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, half: false };
+    let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
+    for golden in goldens(&path.with_extension("ctx256.golden.json")) {
+        check_golden(&mut model, &golden, TOLERANCE, 64);
+    }
+}
+
 /// Prompts that the scalar code takes some seconds for; the long ones are for devices.
 const PROMPT_TOKENS_MAX: usize = 100;
 

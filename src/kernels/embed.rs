@@ -1,4 +1,4 @@
-//! `shaders/embed.comp`: rows of the token table as activations.
+//! `shaders/embed.comp`: rows of the token table, and of a table of positions, as activations.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -19,7 +19,7 @@ pub struct Params {
 }
 
 const _: () = assert!(spirv::EMBED_F32_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::EMBED_F32_BINDINGS == 4 && spirv::EMBED_F32_SPECS == 3);
+const _: () = assert!(spirv::EMBED_F32_BINDINGS == 4 && spirv::EMBED_F32_SPECS == 4);
 
 const KERNELS: [&Kernel; 11] = [
     &spirv::EMBED_F32,
@@ -47,6 +47,31 @@ pub fn record(
     tokens: u32,
     factor: f32,
 ) {
+    record_rows(recording, caps, table, (steps, y), tokens, (factor, false));
+}
+
+/// Appends y\[t\] += table\[position\[t\]\].
+///
+/// `steps`: u32 `[tokens, 4]`, the position second. `y`: f32 `[tokens, row_len]`.
+pub fn record_positions(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    table: &PackedMatrix,
+    steps: BufferSlice,
+    y: BufferSlice,
+    tokens: u32,
+) {
+    record_rows(recording, caps, table, (steps, y), tokens, (1.0, true));
+}
+
+fn record_rows(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    table: &PackedMatrix,
+    (steps, y): (BufferSlice, BufferSlice),
+    tokens: u32,
+    (factor, positions): (f32, bool),
+) {
     let layout = &table.layout;
     for slice in table.row_slices(caps, matmul::GROUP_MULTIPLE) {
         let params = Params {
@@ -59,7 +84,7 @@ pub fn record(
         };
         recording.dispatch(Dispatch {
             kernel: KERNELS[format_index(layout.dtype)],
-            spec: vec![caps.lanes, 1, 1],
+            spec: vec![caps.lanes, 1, 1, u32::from(positions)],
             bindings: vec![slice.quads, slice.words, steps, y],
             push: bytemuck::bytes_of(&params).to_vec(),
             pointers: 0,

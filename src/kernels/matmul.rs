@@ -22,6 +22,7 @@ pub struct Params {
     pub y_offset: u32,
     pub blocks: u32,
     pub epsilon: f32,
+    pub y_scale: f32,
 }
 
 const _: () = assert!(spirv::MATMUL_F32_PUSH_BYTES as usize == size_of::<Params>());
@@ -30,14 +31,18 @@ const _: () = assert!(spirv::MATMUL_F32_BINDINGS == 6 && spirv::MATMUL_F32_SPECS
 /// What happens to a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epilogue {
-    /// y = v
+    /// y = scale * v
     Store = 0,
-    /// y += v
+    /// y += scale * v
     Residual = 1,
     /// Groups alternate gate and up: y = silu(gate) * up
     SwiGlu = 2,
     /// The same with GELU's tanh form.
     GeGlu = 3,
+    /// y = gelu(v), by the tanh form.
+    Gelu = 4,
+    /// y = scale * tanh(v / scale)
+    SoftCap = 5,
 }
 
 impl Epilogue {
@@ -112,6 +117,8 @@ pub struct Matmul<'a> {
     pub norm: Option<(BufferSlice, f32)>,
     /// f32 `[rows]`; not with a GLU.
     pub bias: Option<BufferSlice>,
+    /// Factor of the product, bias included, or its soft cap; see [`Epilogue`].
+    pub scale: f32,
     /// What happens to the product.
     pub epilogue: Epilogue,
 }
@@ -239,6 +246,7 @@ pub fn record_shaped(
             y_offset: u32_of(matmul.y_offset + slice.row_first / per_y),
             blocks: u32_of(layout.row_len / 32),
             epsilon: epsilon.unwrap_or(0.0),
+            y_scale: matmul.scale,
         };
         let spec = vec![
             caps.lanes,

@@ -187,6 +187,7 @@ pub fn record_shaped(
                 y_offset: u32_of(matmul.y_offset),
                 blocks: u32_of(layout.row_len / 32),
                 epsilon: epsilon.unwrap_or(0.0),
+                y_scale: 1.0,
             },
             expert_first: slice.first,
             expert_count: slice.count,

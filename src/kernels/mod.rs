@@ -5,6 +5,7 @@ pub mod attention;
 pub mod embed;
 pub mod gather_rows;
 pub mod glu;
+pub mod layer_norm;
 pub mod matmul;
 pub mod matmul_experts;
 pub mod matrix;

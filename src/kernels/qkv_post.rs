@@ -22,6 +22,30 @@ pub struct Params {
 const _: () = assert!(spirv::QKV_POST_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::QKV_POST_BINDINGS == 8 && spirv::QKV_POST_SPECS == 7);
 
+/// How q and k are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Each head by its mean square. Gains: f32 `[head_dim]`.
+    Head = 1,
+    /// All heads by the mean square of them all. Gains: f32 `[heads * head_dim]`.
+    Whole = 2,
+    /// Each head by its mean and deviation. Gains: f32 `[heads * head_dim]`.
+    LayerNormHead = 3,
+}
+
+/// Norms of q and k.
+#[derive(Clone, Copy, Debug)]
+pub struct Norms {
+    /// How.
+    pub kind: NormKind,
+    /// Gain of q.
+    pub q_gain: BufferSlice,
+    /// Gain of k.
+    pub k_gain: BufferSlice,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
 /// One layer's arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct QkvPost {
@@ -35,7 +59,7 @@ pub struct QkvPost {
     pub kv_half: bool,
     /// Whether RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
     pub neox: bool,
-    /// Dimensions that are rotated, even.
+    /// Dimensions that are rotated, even; 0 for none.
     pub rope_dim: u32,
     /// Rows of the coarse half of `rope`.
     pub rope_coarse: u32,
@@ -47,10 +71,10 @@ pub struct QkvPost {
     pub steps: BufferSlice,
     /// u32 `[block tables, table_stride]`.
     pub tables: BufferSlice,
-    /// f32 `[rope_coarse + 64, rope_dim / 2, 2]`: cosine and sine.
-    pub rope: BufferSlice,
-    /// Gains of q and k, f32 `[head_dim]` each, and epsilon.
-    pub norms: Option<(BufferSlice, BufferSlice, f32)>,
+    /// f32 `[rope_coarse + 64, rope_dim / 2, 2]`: cosine and sine; unless nothing is rotated.
+    pub rope: Option<BufferSlice>,
+    /// Norms before the rotation.
+    pub norms: Option<Norms>,
     /// f32 `[tokens, heads * head_dim]`.
     pub q: BufferSlice,
     /// The layer's pages.
@@ -66,7 +90,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
         table_stride: args.table_stride,
         rope_dim: args.rope_dim,
         rope_coarse: args.rope_coarse,
-        epsilon: args.norms.map_or(0.0, |norms| norms.2),
+        epsilon: args.norms.map_or(0.0, |norms| norms.epsilon),
     };
     let spec = vec![
         caps.lanes,
@@ -74,7 +98,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
         1,
         args.head_dim,
         u32::from(args.kv_half),
-        u32::from(args.norms.is_some()),
+        args.norms.map_or(0, |norms| norms.kind as u32),
         u32::from(args.neox),
     ];
     recording.dispatch(Dispatch {
@@ -84,9 +108,9 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
             args.qkv,
             args.steps,
             args.tables,
-            args.rope,
-            or_unused(args.norms.map(|norms| norms.0), args.rope),
-            or_unused(args.norms.map(|norms| norms.1), args.rope),
+            or_unused(args.rope, args.qkv),
+            or_unused(args.norms.map(|norms| norms.q_gain), args.qkv),
+            or_unused(args.norms.map(|norms| norms.k_gain), args.qkv),
             args.q,
             args.kv,
         ],

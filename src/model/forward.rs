@@ -1,13 +1,15 @@
 //! The recording of one step: a batch of tokens through all layers.
 
 use super::Model;
-use super::layers::{GateUp, Layer, Projection};
+use super::hyper::{Logits, NormKind, QkNorm, Residual};
+use super::layers::{Layer, Norm, Projection, Reads};
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
+use crate::kernels::layer_norm::{self, LayerNorm};
 use crate::kernels::matmul::{self, Epilogue, Matmul};
 use crate::kernels::qkv_post::{self, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{embed, gather_rows, glu};
+use crate::kernels::{embed, gather_rows};
 use crate::kv_cache::KvCache;
 
 /// What a recording depends on; all else is in the contents of [`super::Inputs`] and the block
@@ -44,18 +46,9 @@ impl Model {
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
         let step = Step { model: self, kv, shape };
-        embed::record(
-            &mut recording,
-            &self.capabilities,
-            &self.head.embeddings,
-            self.scratch.inputs.steps,
-            self.scratch.stream,
-            shape.tokens,
-            self.hyper.embedding_factor,
-        );
+        step.embed(&mut recording);
         for (index, layer) in self.layers.iter().enumerate() {
-            step.attention(&mut recording, layer, index);
-            step.feed_forward(&mut recording, layer);
+            step.layer(&mut recording, layer, index);
         }
         if shape.logit_rows > 0 {
             step.logits(&mut recording);
@@ -65,58 +58,140 @@ impl Model {
 }
 
 /// One step being recorded.
-struct Step<'a> {
-    model: &'a Model,
-    kv: &'a KvCache,
-    shape: BatchShape,
+pub(super) struct Step<'a> {
+    pub model: &'a Model,
+    pub kv: &'a KvCache,
+    pub shape: BatchShape,
+}
+
+/// Rows that a product reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input {
+    pub x: BufferSlice,
+    /// Gain of an RMS norm that the product does in passing.
+    pub gain: Option<BufferSlice>,
+}
+
+impl Input {
+    /// Rows as they are.
+    pub(super) fn bare(x: BufferSlice) -> Self {
+        Self { x, gain: None }
+    }
 }
 
 impl Step<'_> {
-    /// A product of all tokens' rows of `x`, `x_width` wide, into `y`, `y_width` wide.
-    fn product(
+    fn embed(&self, recording: &mut Recording) {
+        let (caps, scratch) = (&self.model.capabilities, &self.model.scratch);
+        let (steps, stream) = (scratch.inputs.steps, scratch.stream);
+        let factor = self.model.hyper.embedding_factor;
+        let head = &self.model.head;
+        let tokens = self.shape.tokens;
+        embed::record(recording, caps, &head.embeddings, steps, stream, tokens, factor);
+        if let Some(positions) = &head.positions {
+            embed::record_positions(recording, caps, positions, steps, stream, tokens);
+        }
+    }
+
+    fn layer(&self, recording: &mut Recording, layer: &Layer, index: usize) {
+        let attended = self.model.scratch.attended;
+        let attention_input = self.input(recording, layer.attention_reads);
+        self.attention(recording, layer, index, attention_input);
+        let join_attention = |recording: &mut Recording| {
+            self.join_stream(recording, &layer.attention_out, attended, layer.attention_after);
+        };
+        let parallel = self.model.hyper.residual != Residual::Sequential;
+        if !parallel {
+            join_attention(recording);
+        }
+        let input = match layer.feed_forward_reads {
+            Reads::SameAsAttention => attention_input,
+            reads => self.input(recording, reads),
+        };
+        self.feed_forward(recording, layer, input);
+        if parallel {
+            join_attention(recording); // not before: the feed-forward read the same stream
+        }
+    }
+
+    /// The stream, as a block reads it.
+    fn input(&self, recording: &mut Recording, reads: Reads) -> Input {
+        let scratch = &self.model.scratch;
+        match reads {
+            Reads::Normed(norm) => self.normed(recording, norm, scratch.stream, self.shape.tokens),
+            Reads::Stream => Input::bare(scratch.stream),
+            Reads::SameAsAttention => unreachable!("attention reads before the feed-forward"),
+        }
+    }
+
+    /// `rows` rows of `x` behind a norm.
+    fn normed(&self, recording: &mut Recording, norm: Norm, x: BufferSlice, rows: u32) -> Input {
+        if norm.kind == NormKind::Rms {
+            return Input { x, gain: Some(norm.gain) };
+        }
+        let hyper = &self.model.hyper;
+        let y = self.model.scratch.normed;
+        let args = LayerNorm {
+            x,
+            gain: norm.gain,
+            bias: norm.bias,
+            y,
+            dim: hyper.embedding,
+            epsilon: hyper.epsilon,
+        };
+        layer_norm::record(recording, &self.model.capabilities, &args, rows);
+        Input::bare(y)
+    }
+
+    /// A product of all tokens' rows of `input` into `y`, whose rows have `y_width` values.
+    pub(super) fn product(
         &self,
         recording: &mut Recording,
         projection: &Projection,
-        (x, y): (BufferSlice, BufferSlice),
-        y_width: u64,
-        norm: Option<BufferSlice>,
+        input: Input,
+        (y, y_width): (BufferSlice, u64),
         epilogue: Epilogue,
     ) {
+        let scale = match epilogue {
+            Epilogue::Residual => self.model.hyper.residual_factor,
+            _ => 1.0,
+        };
         let matmul = Matmul {
             weights: &projection.matrix,
-            x,
+            x: input.x,
             x_stride: projection.matrix.layout.row_len,
             y,
             y_stride: y_width,
             y_offset: projection.offset,
             tokens: self.shape.tokens,
-            norm: norm.map(|gain| (gain, self.model.hyper.epsilon)),
+            norm: input.gain.map(|gain| (gain, self.model.hyper.epsilon)),
             bias: projection.bias,
+            scale,
             epilogue,
         };
         matmul::record(recording, &self.model.capabilities, &matmul);
     }
 
     /// A block's last product: straight into the stream, or through a norm of its own.
-    fn join_stream(
+    pub(super) fn join_stream(
         &self,
         recording: &mut Recording,
         projection: &Projection,
         x: BufferSlice,
-        post_norm: Option<BufferSlice>,
+        after: Option<Norm>,
     ) {
-        let scratch = &self.model.scratch;
-        let hyper = &self.model.hyper;
+        let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let width = hyper.embedding;
-        let Some(gain) = post_norm else {
-            let out = (x, scratch.stream);
-            self.product(recording, projection, out, width, None, Epilogue::Residual);
+        let Some(norm) = after else {
+            let stream = (scratch.stream, width);
+            self.product(recording, projection, Input::bare(x), stream, Epilogue::Residual);
             return;
         };
-        self.product(recording, projection, (x, scratch.block), width, None, Epilogue::Store);
+        assert!(norm.kind == NormKind::Rms && hyper.residual_factor == 1.0, "no family has both");
+        let block = (scratch.block, width);
+        self.product(recording, projection, Input::bare(x), block, Epilogue::Store);
         let norm = RmsNorm {
             x: scratch.block,
-            gain,
+            gain: norm.gain,
             y: scratch.stream,
             dim: width,
             epsilon: hyper.epsilon,
@@ -125,18 +200,18 @@ impl Step<'_> {
         rms_norm::record(recording, &self.model.capabilities, &norm, self.shape.tokens);
     }
 
-    fn attention(&self, recording: &mut Recording, layer: &Layer, index: usize) {
+    /// Attention of `input` into the buffer for what is attended to.
+    fn attention(&self, recording: &mut Recording, layer: &Layer, index: usize, input: Input) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let caps = &self.model.capabilities;
         let spec = hyper.layers[index];
-        let rope = &self.model.ropes[spec.rope];
+        let rope = spec.rope.map(|rope| &self.model.ropes[rope]);
         let kv_half = self.kv.config().layout.half;
         let table_stride = u32::try_from(self.kv.config().table_stride())
             .expect("contexts are counted in 32 bits");
         let qkv_width = u64::from((hyper.heads + 2 * hyper.kv_heads) * hyper.head_dim);
         for projection in &layer.qkv {
-            let (io, norm) = ((scratch.stream, scratch.qkv), Some(layer.attention_norm));
-            self.product(recording, projection, io, qkv_width, norm, Epilogue::Store);
+            self.product(recording, projection, input, (scratch.qkv, qkv_width), Epilogue::Store);
         }
         let post = QkvPost {
             heads: hyper.heads,
@@ -144,14 +219,23 @@ impl Step<'_> {
             head_dim: hyper.head_dim,
             kv_half,
             neox: hyper.neox,
-            rope_dim: hyper.rope_dim,
-            rope_coarse: rope.coarse,
+            rope_dim: if rope.is_some() { hyper.rope_dim } else { 0 },
+            rope_coarse: rope.map_or(0, |rope| rope.coarse),
             table_stride,
             qkv: scratch.qkv,
             steps: scratch.inputs.steps,
             tables: self.kv.tables(),
-            rope: rope.slice,
-            norms: layer.qk_norms.map(|(q, k)| (q, k, hyper.epsilon)),
+            rope: rope.map(|rope| rope.slice),
+            norms: layer.qk_gains.map(|gains| qkv_post::Norms {
+                kind: match gains.kind {
+                    QkNorm::None | QkNorm::Head => qkv_post::NormKind::Head,
+                    QkNorm::Whole => qkv_post::NormKind::Whole,
+                    QkNorm::LayerNormHead => qkv_post::NormKind::LayerNormHead,
+                },
+                q_gain: gains.q,
+                k_gain: gains.k,
+                epsilon: hyper.epsilon,
+            }),
             q: scratch.q,
             kv: self.kv.layer(index),
         };
@@ -163,7 +247,7 @@ impl Step<'_> {
             kv_half,
             window: spec.window,
             scale: hyper.attention_scale,
-            soft_cap: 0.0,
+            soft_cap: hyper.attention_soft_cap,
             table_stride,
             q: scratch.q,
             steps: scratch.inputs.steps,
@@ -177,41 +261,6 @@ impl Step<'_> {
             ..self.model.attention_shape(self.shape.tile_tokens == 1)
         };
         attention::record(recording, caps, &attend, shape, self.shape.tiles);
-        self.join_stream(
-            recording,
-            &layer.attention_out,
-            scratch.attended,
-            layer.post_attention_norm,
-        );
-    }
-
-    fn feed_forward(&self, recording: &mut Recording, layer: &Layer) {
-        let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
-        let width = hyper.feed_forward;
-        let norm = Some(layer.feed_forward_norm);
-        match &layer.gate_up {
-            GateUp::Fused(matrix, epilogue) => {
-                let projection = Projection { matrix: *matrix, bias: None, offset: 0 };
-                let io = (scratch.stream, scratch.hidden);
-                self.product(recording, &projection, io, width, norm, *epilogue);
-            }
-            GateUp::Split(projections) => {
-                for projection in projections {
-                    let io = (scratch.stream, scratch.gate_up);
-                    self.product(recording, projection, io, 2 * width, norm, Epilogue::Store);
-                }
-                glu::record(
-                    recording,
-                    &self.model.capabilities,
-                    scratch.gate_up,
-                    scratch.hidden,
-                    width,
-                    hyper.activation == super::Activation::Gelu,
-                    self.shape.tokens,
-                );
-            }
-        }
-        self.join_stream(recording, &layer.down, scratch.hidden, layer.post_feed_forward_norm);
     }
 
     /// The head's product for the rows that are wanted, and the way back to the host.
@@ -229,17 +278,23 @@ impl Step<'_> {
             hyper.embedding,
             rows,
         );
+        let input = self.normed(recording, head.norm, scratch.gathered, rows);
+        let (scale, epilogue) = match hyper.logits {
+            Logits::Scaled(scale) => (scale, Epilogue::Store),
+            Logits::SoftCapped(cap) => (cap, Epilogue::SoftCap),
+        };
         let matmul = Matmul {
             weights: &head.output,
-            x: scratch.gathered,
+            x: input.x,
             x_stride: hyper.embedding,
             y: scratch.logits,
             y_stride: head.vocab(),
             y_offset: 0,
             tokens: rows,
-            norm: Some((head.norm, hyper.epsilon)),
+            norm: input.gain.map(|gain| (gain, hyper.epsilon)),
             bias: head.output_bias,
-            epilogue: Epilogue::Store,
+            scale,
+            epilogue,
         };
         matmul::record(recording, caps, &matmul);
         let bytes = u64::from(rows) * head.vocab() * 4;

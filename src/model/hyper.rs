@@ -1,24 +1,59 @@
-//! What a model file says of the network's shape, checked.
+//! The network's shape, and the features that architectures choose from.
 
-use super::ModelLoadError;
-use crate::gguf::{GgufFile, Metadata};
+use super::keys::Keys;
+use super::{ModelLoadError, RopeSpec};
 
-/// Activation of the feed-forward's gate.
+/// How rows are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// x * sigmoid(x)
-    Silu,
-    /// GELU's tanh form.
+pub enum NormKind {
+    /// Divided by the root of their mean square, times a gain.
+    Rms,
+    /// Less their mean, divided by their deviation, times a gain, plus a bias where there is one.
+    Layer,
+}
+
+/// How a layer's attention and feed-forward meet the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    /// x += attention(norm(x)), then x += feed_forward(norm(x)).
+    Sequential,
+    /// Both read the same x, each through a norm of its own.
+    Parallel,
+    /// Both read the same x through the same norm.
+    ParallelOneNorm,
+}
+
+/// How queries and keys are normalised before they are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Not at all.
+    None,
+    /// Each head by its mean square, all by one gain.
+    Head,
+    /// All heads together by their mean square.
+    Whole,
+    /// Each head by its mean and deviation, with a gain of its own.
+    LayerNormHead,
+}
+
+/// The feed-forward's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mlp {
+    /// down(silu(gate x) * up x)
+    SwiGlu,
+    /// down(gelu(gate x) * up x), by GELU's tanh form.
+    GeGlu,
+    /// down(gelu(up x)), by GELU's tanh form.
     Gelu,
 }
 
-/// One set of rotation frequencies.
+/// What becomes of the head's product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeSpec {
-    /// Base of the frequencies.
-    pub base: f32,
-    /// Factor of every frequency: 1 / the linear scaling factor.
-    pub scale: f32,
+pub enum Logits {
+    /// Times a factor.
+    Scaled(f32),
+    /// cap * tanh(x / cap)
+    SoftCapped(f32),
 }
 
 /// What differs from layer to layer.
@@ -26,8 +61,8 @@ pub struct RopeSpec {
 pub struct LayerSpec {
     /// Positions a token sees, itself included; 0 for all.
     pub window: u32,
-    /// Index into [`HyperParams::ropes`].
-    pub rope: usize,
+    /// Index into [`HyperParams::ropes`], or nothing where positions are not rotated.
+    pub rope: Option<usize>,
 }
 
 /// The network's shape and constants. Lengths count values.
@@ -51,14 +86,36 @@ pub struct HyperParams {
     pub neox: bool,
     /// Context it was trained for, in tokens.
     pub context_trained: u32,
-    /// Epsilon of the RMS norms.
+    /// Kind of all norms of the stream.
+    pub norm: NormKind,
+    /// Epsilon of all norms.
     pub epsilon: f32,
+    /// Whether attention and feed-forward read the stream through a norm.
+    pub norms_before: bool,
+    /// Stems of the tensors of these two norms.
+    pub norm_names: [&'static str; 2],
+    /// Whether their results join it through a norm.
+    pub norms_after: bool,
+    /// Where attention and feed-forward read the stream.
+    pub residual: Residual,
+    /// Norm of queries and keys.
+    pub qk_norm: QkNorm,
+    /// The feed-forward's shape.
+    pub mlp: Mlp,
+    /// Whether `ffn_up` holds the rows of the gate before its own.
+    pub gate_in_up: bool,
+    /// Whether an embedding of the position is added to the token's.
+    pub learned_positions: bool,
     /// Factor of the token embeddings.
     pub embedding_factor: f32,
     /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Activation of the gate.
-    pub activation: Activation,
+    /// Soft cap of the attention scores; 0 for none.
+    pub attention_soft_cap: f32,
+    /// Factor of what attention and feed-forward add to the stream.
+    pub residual_factor: f32,
+    /// What becomes of the head's product.
+    pub logits: Logits,
     /// Sets of rotation frequencies.
     pub ropes: Vec<RopeSpec>,
     /// The layers.
@@ -71,73 +128,10 @@ const WIDTH_MAX: u32 = 1 << 20;
 const HEADS_MAX: u32 = 4096;
 const HEAD_DIM_MAX: u32 = 512;
 
-/// Reads keys of one architecture, with its name in front.
-pub(super) struct Keys<'a> {
-    file: &'a GgufFile,
-    architecture: &'a str,
-}
-
-impl<'a> Keys<'a> {
-    pub(super) fn new(file: &'a GgufFile, architecture: &'a str) -> Self {
-        Self { file, architecture }
-    }
-
-    pub(super) fn metadata(&self) -> &'a Metadata {
-        self.file.metadata()
-    }
-
-    pub(super) fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    pub(super) fn refuse(&self, key: &str, wanted: &str, found: impl ToString) -> ModelLoadError {
-        ModelLoadError::Value {
-            path: self.file.path().to_owned(),
-            key: self.name(key),
-            wanted: wanted.to_owned(),
-            found: found.to_string(),
-        }
-    }
-
-    /// A count from 1 to `max`.
-    pub(super) fn count(&self, key: &str, max: u32) -> Result<u32, ModelLoadError> {
-        let found = self.metadata().u32(&self.name(key))?;
-        self.within(key, found, max)
-    }
-
-    /// A count from 1 to `max`, or nothing.
-    pub(super) fn opt_count(&self, key: &str, max: u32) -> Result<Option<u32>, ModelLoadError> {
-        let found = self.metadata().opt_u32(&self.name(key))?;
-        found.map(|found| self.within(key, found, max)).transpose()
-    }
-
-    fn within(&self, key: &str, found: u32, max: u32) -> Result<u32, ModelLoadError> {
-        if (1..=max).contains(&found) {
-            Ok(found)
-        } else {
-            Err(self.refuse(key, &format!("1 to {max}"), found))
-        }
-    }
-
-    /// A finite number above 0 (or at 0, where `zero` says so), or nothing.
-    pub(super) fn opt_positive(
-        &self,
-        key: &str,
-        zero: bool,
-    ) -> Result<Option<f32>, ModelLoadError> {
-        let Some(found) = self.metadata().opt_f32(&self.name(key))? else { return Ok(None) };
-        if found.is_finite() && (found > 0.0 || zero && found == 0.0) {
-            return Ok(Some(found));
-        }
-        let wanted = if zero { "a finite number of at least 0" } else { "a finite number above 0" };
-        Err(self.refuse(key, wanted, found))
-    }
-}
-
 impl HyperParams {
-    /// Reads what all supported architectures share; the family then changes what it does
-    /// otherwise.
-    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, ModelLoadError> {
+    /// Reads what all supported architectures share, as llama has it; the family then changes what
+    /// it does otherwise.
+    pub(super) fn read(keys: &Keys<'_>, norm: NormKind) -> Result<Self, ModelLoadError> {
         let embedding = keys.count("embedding_length", WIDTH_MAX)?;
         let layers = keys.count("block_count", LAYERS_MAX)?;
         let feed_forward = keys.count("feed_forward_length", WIDTH_MAX)?;
@@ -152,16 +146,16 @@ impl HyperParams {
         if rope_dim % 2 != 0 {
             return Err(keys.refuse("rope.dimension_count", "an even number", rope_dim));
         }
-        let key = "attention.layer_norm_rms_epsilon";
+        let key = match norm {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
         let epsilon = keys
             .opt_positive(key, true)?
             .ok_or_else(|| keys.refuse(key, "a number", "no such key"))?;
-        let base = keys.opt_positive("rope.freq_base", false)?.unwrap_or(10_000.0);
-        let attention_scale = keys
-            .opt_positive("attention.scale", false)?
-            .unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
+        let context_trained = keys.count("context_length", u32::MAX)?;
         Ok(Self {
-            architecture: keys.architecture.to_owned(),
+            architecture: keys.architecture().to_owned(),
             embedding: embedding.into(),
             feed_forward: feed_forward.into(),
             heads,
@@ -169,13 +163,24 @@ impl HyperParams {
             head_dim,
             rope_dim,
             neox: false,
-            context_trained: keys.count("context_length", u32::MAX)?,
+            context_trained,
+            norm,
             epsilon,
+            norms_before: true,
+            norm_names: ["attn_norm", "ffn_norm"],
+            norms_after: false,
+            residual: Residual::Sequential,
+            qk_norm: QkNorm::None,
+            mlp: Mlp::SwiGlu,
+            gate_in_up: false,
+            learned_positions: false,
             embedding_factor: 1.0,
-            attention_scale,
-            activation: Activation::Silu,
-            ropes: vec![RopeSpec { base, scale: Self::read_rope_scale(keys)? }],
-            layers: vec![LayerSpec { window: 0, rope: 0 }; layers as usize],
+            attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            attention_soft_cap: 0.0,
+            residual_factor: 1.0,
+            logits: Logits::Scaled(1.0),
+            ropes: vec![RopeSpec::read(keys, context_trained)?],
+            layers: vec![LayerSpec { window: 0, rope: Some(0) }; layers as usize],
         })
     }
 
@@ -201,21 +206,25 @@ impl HyperParams {
         }
     }
 
-    /// Factor of the rotation frequencies: none or linear scaling.
-    fn read_rope_scale(keys: &Keys<'_>) -> Result<f32, ModelLoadError> {
-        let kind = keys.metadata().opt_str(&keys.name("rope.scaling.type"))?;
-        let factor = match keys.opt_positive("rope.scaling.factor", true)? {
-            None => keys.opt_positive("rope.scale_linear", true)?,
-            found => found,
-        };
-        // Some files carry a factor of 0 or 1 for "not scaled".
-        let factor = factor.filter(|factor| *factor != 0.0).unwrap_or(1.0);
-        match kind {
-            None | Some("none") => Ok(if kind.is_some() { 1.0 } else { 1.0 / factor }),
-            Some("linear") => Ok(1.0 / factor),
-            Some(other) => {
-                Err(keys.refuse("rope.scaling.type", "none or linear", format!("{other:?}")))
+    /// Takes the factor of the attention scores from `attention.scale`, where that is not 0.
+    pub(super) fn read_attention_scale(&mut self, keys: &Keys<'_>) -> Result<(), ModelLoadError> {
+        let named = keys.opt_positive("attention.scale", true)?.filter(|scale| *scale != 0.0);
+        self.attention_scale = named.unwrap_or(self.attention_scale);
+        Ok(())
+    }
+
+    /// Gives all but every `period`th layer a window, and a set of rotation frequencies.
+    pub(super) fn window_layers(&mut self, period: usize, window: u32, rope: usize) {
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if index % period < period - 1 {
+                (layer.window, layer.rope) = (window, Some(rope));
             }
         }
     }
+}
+
+/// Layers from one without a window to the next: the key's number, or `usual` where there is none.
+pub(super) fn read_window_period(keys: &Keys<'_>, usual: u32) -> Result<usize, ModelLoadError> {
+    let key = "attention.sliding_window_pattern";
+    Ok(keys.opt_count(key, LAYERS_MAX)?.unwrap_or(usual) as usize)
 }

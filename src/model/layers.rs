@@ -1,11 +1,11 @@
 //! The weights of a transformer layer and of the model's two ends.
 
-use super::families::layer_parts_required;
-use super::loader::{Arrangement, Loader};
-use super::{Activation, HyperParams, ModelLoadError};
+use super::ModelLoadError;
+use super::feed_forward::FeedForward;
+use super::hyper::{HyperParams, NormKind, QkNorm, Residual};
+use super::loader::{Arrangement, Loader, Part};
 use crate::gpu::BufferSlice;
 use crate::kernels::PackedMatrix;
-use crate::kernels::matmul::Epilogue;
 
 /// A matrix, its bias, and the first column of the output it fills.
 #[derive(Clone, Copy, Debug)]
@@ -15,31 +15,77 @@ pub(super) struct Projection {
     pub offset: u64,
 }
 
-/// Gate and up of a feed-forward.
-#[derive(Clone, Debug)]
-pub(super) enum GateUp {
-    /// Groups of gate and up in turn: the activation is an epilogue of the product.
-    Fused(PackedMatrix, Epilogue),
-    /// Two products, then the activation.
-    Split([Projection; 2]),
+impl Projection {
+    pub(super) fn load(
+        loader: &mut Loader<'_>,
+        stem: &str,
+        row_len: u64,
+        rows: u64,
+    ) -> Result<Self, ModelLoadError> {
+        let matrix = loader.matrix(&format!("{stem}.weight"), row_len, rows)?;
+        let bias = loader.opt_vector(&format!("{stem}.bias"), rows)?;
+        Ok(Self { matrix, bias, offset: 0 })
+    }
+}
+
+/// A norm of the stream's rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    pub kind: NormKind,
+    pub gain: BufferSlice,
+    /// Not with [`NormKind::Rms`].
+    pub bias: Option<BufferSlice>,
+}
+
+impl Norm {
+    fn load(
+        loader: &mut Loader<'_>,
+        hyper: &HyperParams,
+        stem: &str,
+    ) -> Result<Self, ModelLoadError> {
+        let (kind, width) = (hyper.norm, hyper.embedding);
+        let gain = loader.vector(&format!("{stem}.weight"), width)?;
+        let bias = match kind {
+            NormKind::Rms => None,
+            NormKind::Layer => loader.opt_vector(&format!("{stem}.bias"), width)?,
+        };
+        Ok(Self { kind, gain, bias })
+    }
+}
+
+/// What attention or the feed-forward reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reads {
+    /// The stream through a norm of its own.
+    Normed(Norm),
+    /// The stream as it is.
+    Stream,
+    /// What attention read.
+    SameAsAttention,
+}
+
+/// Gains of q and k.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QkGains {
+    pub kind: QkNorm,
+    pub q: BufferSlice,
+    pub k: BufferSlice,
 }
 
 /// One layer.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
-    pub attention_norm: BufferSlice,
+    pub attention_reads: Reads,
     /// q, k and v: one matrix where they have one type.
     pub qkv: Vec<Projection>,
-    /// Gains of q and k.
-    pub qk_norms: Option<(BufferSlice, BufferSlice)>,
+    pub qk_gains: Option<QkGains>,
     pub attention_out: Projection,
     /// Norm of attention's result, before it joins the stream.
-    pub post_attention_norm: Option<BufferSlice>,
-    pub feed_forward_norm: BufferSlice,
-    pub gate_up: GateUp,
-    pub down: Projection,
+    pub attention_after: Option<Norm>,
+    pub feed_forward_reads: Reads,
+    pub feed_forward: FeedForward,
     /// Norm of the feed-forward's result, before it joins the stream.
-    pub post_feed_forward_norm: Option<BufferSlice>,
+    pub feed_forward_after: Option<Norm>,
 }
 
 impl Layer {
@@ -49,64 +95,83 @@ impl Layer {
         index: usize,
     ) -> Result<Self, ModelLoadError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        for part in layer_parts_required(&hyper.architecture) {
-            if !loader.has(&name(part)) {
-                let wanted = format!("a tensor, as every {} layer has", hyper.architecture);
-                return Err(loader.refuse(&name(part), &wanted, "no such tensor"));
-            }
-        }
-        let (width, head_dim) = (hyper.embedding, u64::from(hyper.head_dim));
-        let q_width = u64::from(hyper.heads) * head_dim;
-        let q_norm = loader.opt_vector(&name("attn_q_norm.weight"), head_dim)?;
-        let k_norm = loader.opt_vector(&name("attn_k_norm.weight"), head_dim)?;
-        if q_norm.is_some() != k_norm.is_some() {
-            let missing =
-                if q_norm.is_some() { "attn_k_norm.weight" } else { "attn_q_norm.weight" };
-            return Err(loader.refuse(&name(missing), "both q and k norms", "no such tensor"));
-        }
+        let q_width = u64::from(hyper.heads) * u64::from(hyper.head_dim);
+        let before = |loader: &mut Loader<'_>, part: &str| match hyper.norms_before {
+            true => Ok::<_, ModelLoadError>(Reads::Normed(Norm::load(loader, hyper, &name(part))?)),
+            false => Ok(Reads::Stream),
+        };
+        let after = |loader: &mut Loader<'_>, part: &str| match hyper.norms_after {
+            true => Norm::load(loader, hyper, &name(part)).map(Some),
+            false => Ok(None),
+        };
+        let [attention_norm, feed_forward_norm] = hyper.norm_names;
         Ok(Self {
-            attention_norm: loader.vector(&name("attn_norm.weight"), width)?,
+            attention_reads: before(loader, attention_norm)?,
             qkv: load_qkv(loader, hyper, index)?,
-            qk_norms: q_norm.zip(k_norm),
-            attention_out: projection(loader, &name("attn_output"), q_width, width)?,
-            post_attention_norm: loader.opt_vector(&name("post_attention_norm.weight"), width)?,
-            feed_forward_norm: loader.vector(&name("ffn_norm.weight"), width)?,
-            gate_up: load_gate_up(loader, hyper, index)?,
-            down: projection(loader, &name("ffn_down"), hyper.feed_forward, width)?,
-            post_feed_forward_norm: loader.opt_vector(&name("post_ffw_norm.weight"), width)?,
+            qk_gains: load_qk_gains(loader, hyper, index)?,
+            attention_out: Projection::load(
+                loader,
+                &name("attn_output"),
+                q_width,
+                hyper.embedding,
+            )?,
+            attention_after: after(loader, "post_attention_norm")?,
+            feed_forward_reads: match hyper.residual {
+                Residual::ParallelOneNorm => Reads::SameAsAttention,
+                Residual::Sequential | Residual::Parallel => before(loader, feed_forward_norm)?,
+            },
+            feed_forward: FeedForward::load(loader, hyper, index)?,
+            feed_forward_after: after(loader, "post_ffw_norm")?,
         })
     }
 }
 
-fn projection(
+/// Gains of the norms of q and k, in the shape that the architecture gives them.
+fn load_qk_gains(
     loader: &mut Loader<'_>,
-    stem: &str,
-    row_len: u64,
-    rows: u64,
-) -> Result<Projection, ModelLoadError> {
-    let matrix = loader.matrix(&format!("{stem}.weight"), row_len, rows)?;
-    let bias = loader.opt_vector(&format!("{stem}.bias"), rows)?;
-    Ok(Projection { matrix, bias, offset: 0 })
+    hyper: &HyperParams,
+    index: usize,
+) -> Result<Option<QkGains>, ModelLoadError> {
+    let kind = hyper.qk_norm;
+    let head_dim = u64::from(hyper.head_dim);
+    let mut load = |part: &str, heads: u32| {
+        let name = format!("blk.{index}.{part}.weight");
+        match kind {
+            QkNorm::None => Ok(None),
+            QkNorm::Head => loader.vector(&name, head_dim).map(Some),
+            QkNorm::Whole => loader.vector(&name, head_dim * u64::from(heads)).map(Some),
+            QkNorm::LayerNormHead => loader.table(&name, &[head_dim, u64::from(heads)]).map(Some),
+        }
+    };
+    let q = load("attn_q_norm", hyper.heads)?;
+    let k = load("attn_k_norm", hyper.kv_heads)?;
+    Ok(q.zip(k).map(|(q, k)| QkGains { kind, q, k }))
 }
 
-/// q, k and v as one matrix where they have one type, else one by one.
+/// q, k and v as one matrix where they are one tensor or have one type, else one by one.
 fn load_qkv(
     loader: &mut Loader<'_>,
     hyper: &HyperParams,
     index: usize,
 ) -> Result<Vec<Projection>, ModelLoadError> {
     let head_dim = u64::from(hyper.head_dim);
-    let kv_width = u64::from(hyper.kv_heads) * head_dim;
-    let parts =
-        [("attn_q", u64::from(hyper.heads) * head_dim), ("attn_k", kv_width), ("attn_v", kv_width)];
+    let (q_width, kv_width) =
+        (u64::from(hyper.heads) * head_dim, u64::from(hyper.kv_heads) * head_dim);
+    let whole = format!("blk.{index}.attn_qkv");
+    if loader.has(&format!("{whole}.weight")) {
+        let rows = q_width + 2 * kv_width;
+        return Ok(vec![Projection::load(loader, &whole, hyper.embedding, rows)?]);
+    }
+    let parts = [("attn_q", q_width), ("attn_k", kv_width), ("attn_v", kv_width)];
     let mut tensors = Vec::with_capacity(parts.len());
     let mut biases = Vec::with_capacity(parts.len());
     for (part, rows) in parts {
         let stem = format!("blk.{index}.{part}");
-        tensors.push(loader.tensor(&format!("{stem}.weight"), &[hyper.embedding, rows])?);
+        let tensor = loader.tensor(&format!("{stem}.weight"), &[hyper.embedding, rows])?;
+        tensors.push(Part::whole(tensor));
         biases.push(loader.opt_vector_values(&format!("{stem}.bias"), rows)?);
     }
-    let label = format!("blk.{index}.attn_qkv.bias");
+    let label = format!("{whole}.bias");
     if loader.can_join(&tensors) {
         let matrix = loader.pack(&tensors, Arrangement::Stacked)?;
         let bias = if biases.iter().any(Option::is_some) {
@@ -125,7 +190,7 @@ fn load_qkv(
     let mut projections = Vec::with_capacity(parts.len());
     let mut offset = 0;
     for (tensor, (bias, (_, rows))) in tensors.iter().zip(biases.into_iter().zip(parts)) {
-        let matrix = loader.pack(&[tensor], Arrangement::Stacked)?;
+        let matrix = loader.pack(&[*tensor], Arrangement::Stacked)?;
         let bias = bias.map(|values| loader.upload_vector(&label, &values)).transpose()?;
         projections.push(Projection { matrix, bias, offset });
         offset += rows;
@@ -133,37 +198,13 @@ fn load_qkv(
     Ok(projections)
 }
 
-/// Gate and up as one alternating matrix where type and bias allow it.
-fn load_gate_up(
-    loader: &mut Loader<'_>,
-    hyper: &HyperParams,
-    index: usize,
-) -> Result<GateUp, ModelLoadError> {
-    let stems = ["ffn_gate", "ffn_up"].map(|part| format!("blk.{index}.{part}"));
-    let (width, hidden) = (hyper.embedding, hyper.feed_forward);
-    let has_bias = stems.iter().any(|stem| loader.has(&format!("{stem}.bias")));
-    if !has_bias {
-        let gate = loader.tensor(&format!("{}.weight", stems[0]), &[width, hidden])?;
-        let up = loader.tensor(&format!("{}.weight", stems[1]), &[width, hidden])?;
-        if loader.can_join(&[gate, up]) {
-            let matrix = loader.pack(&[gate, up], Arrangement::Alternating)?;
-            let epilogue = match hyper.activation {
-                Activation::Silu => Epilogue::SwiGlu,
-                Activation::Gelu => Epilogue::GeGlu,
-            };
-            return Ok(GateUp::Fused(matrix, epilogue));
-        }
-    }
-    let gate = projection(loader, &stems[0], width, hidden)?;
-    let up = projection(loader, &stems[1], width, hidden)?;
-    Ok(GateUp::Split([gate, Projection { offset: hidden, ..up }]))
-}
-
 /// The model's two ends: token table, last norm, and the head that makes logits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub embeddings: PackedMatrix,
-    pub norm: BufferSlice,
+    /// Embeddings of positions, where they are learned.
+    pub positions: Option<PackedMatrix>,
+    pub norm: Norm,
     /// The token table again where the file has no `output.weight`.
     pub output: PackedMatrix,
     pub output_bias: Option<BufferSlice>,
@@ -176,14 +217,20 @@ impl Head {
     ) -> Result<Self, ModelLoadError> {
         let vocab = loader.vocab()?;
         let embeddings = loader.matrix("token_embd.weight", hyper.embedding, vocab)?;
-        let norm = loader.vector("output_norm.weight", hyper.embedding)?;
+        let positions = if hyper.learned_positions {
+            let rows = hyper.context_trained.into();
+            Some(loader.matrix("position_embd.weight", hyper.embedding, rows)?)
+        } else {
+            None
+        };
+        let norm = Norm::load(loader, hyper, "output_norm")?;
         let output = if loader.has("output.weight") {
             loader.matrix("output.weight", hyper.embedding, vocab)?
         } else {
             embeddings
         };
         let output_bias = loader.opt_vector("output.bias", vocab)?;
-        Ok(Self { embeddings, norm, output, output_bias })
+        Ok(Self { embeddings, positions, norm, output, output_bias })
     }
 
     pub(super) fn vocab(&self) -> u64 {

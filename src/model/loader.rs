@@ -24,6 +24,20 @@ pub(super) enum Arrangement {
     Alternating,
 }
 
+/// Neighbouring rows of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub tensor: &'a TensorInfo,
+    pub first: u64,
+    pub rows: u64,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn whole(tensor: &'a TensorInfo) -> Self {
+        Self { tensor, first: 0, rows: tensor.rows() }
+    }
+}
+
 /// Reads tensors of one file onto one device.
 pub(super) struct Loader<'a> {
     executor: &'a mut dyn Executor,
@@ -141,10 +155,16 @@ impl<'a> Loader<'a> {
         if !self.has(name) {
             return Ok(None);
         }
-        let tensor = self.tensor(name, &[len])?;
+        self.values(name, &[len]).map(Some)
+    }
+
+    /// The values of a small tensor as f32, row after row.
+    fn values(&mut self, name: &str, dims: &[u64]) -> Result<Vec<f32>, ModelLoadError> {
+        let tensor = self.tensor(name, dims)?;
         let dtype = tensor.supported_dtype()?;
         let mut bytes = vec![0; tensor.bytes as usize];
         self.file.read_tensor(tensor, 0, &mut bytes)?;
+        let len = dims.iter().product::<u64>();
         let mut values = vec![0.0; len as usize];
         dequantize_row(dtype, &bytes, &mut values);
         if let Some(bad) = values.iter().position(|value| !value.is_finite()) {
@@ -153,7 +173,7 @@ impl<'a> Loader<'a> {
         }
         self.parameters += len;
         self.advance(tensor.bytes);
-        Ok(Some(values))
+        Ok(values)
     }
 
     /// A vector as f32 on the device, where the file has it.
@@ -168,8 +188,17 @@ impl<'a> Loader<'a> {
 
     /// A vector as f32 on the device.
     pub(super) fn vector(&mut self, name: &str, len: u64) -> Result<BufferSlice, ModelLoadError> {
-        self.tensor(name, &[len])?;
-        Ok(self.opt_vector(name, len)?.expect("the tensor is there"))
+        self.table(name, &[len])
+    }
+
+    /// A small tensor as f32 on the device, row after row.
+    pub(super) fn table(
+        &mut self,
+        name: &str,
+        dims: &[u64],
+    ) -> Result<BufferSlice, ModelLoadError> {
+        let values = self.values(name, dims)?;
+        self.upload_vector(name, &values)
     }
 
     pub(super) fn upload_vector(
@@ -203,25 +232,26 @@ impl<'a> Loader<'a> {
         rows: u64,
     ) -> Result<PackedMatrix, ModelLoadError> {
         let tensor = self.tensor(name, &[row_len, rows])?;
-        self.pack(&[tensor], Arrangement::Stacked)
+        self.pack(&[Part::whole(tensor)], Arrangement::Stacked)
     }
 
-    /// Whether the tensors can make one matrix: one type, and rows that fill their groups.
-    pub(super) fn can_join(&self, tensors: &[&TensorInfo]) -> bool {
+    /// Whether the parts can make one matrix: one type, and rows that fill their groups.
+    pub(super) fn can_join(&self, parts: &[Part<'_>]) -> bool {
         let lanes = self.lanes();
-        tensors.iter().all(|t| t.dtype == tensors[0].dtype && t.rows() % lanes == 0)
+        let dtype = parts[0].tensor.dtype;
+        parts.iter().all(|part| part.tensor.dtype == dtype && part.rows % lanes == 0)
     }
 
-    /// Packs tensors, as one matrix, onto the device.
+    /// Packs parts, as one matrix, onto the device.
     pub(super) fn pack(
         &mut self,
-        tensors: &[&TensorInfo],
+        parts: &[Part<'_>],
         arrangement: Arrangement,
     ) -> Result<PackedMatrix, ModelLoadError> {
-        let first = tensors[0];
+        let first = parts[0].tensor;
         let layout = Layout {
             dtype: first.supported_dtype()?,
-            rows: tensors.iter().map(|tensor| tensor.rows()).sum(),
+            rows: parts.iter().map(|part| part.rows).sum(),
             row_len: first.row_len(),
             lanes: self.lanes(),
         };
@@ -235,7 +265,7 @@ impl<'a> Loader<'a> {
         };
         let matrix = PackedMatrix { layout, quads, words };
         let mut readers: Vec<RowReader<'_>> =
-            tensors.iter().map(|tensor| RowReader::new(self.file, tensor, layout.dtype)).collect();
+            parts.iter().map(|part| RowReader::new(self.file, *part, layout.dtype)).collect();
         let group_bytes = layout.group_quad_bytes() + layout.group_word_bytes();
         let step = (CHUNK_BYTES / group_bytes).max(1);
         let mut group = 0;
@@ -317,8 +347,8 @@ fn group_rows<'r>(
         Arrangement::Stacked => {
             let mut row = group * layout.lanes;
             let mut part = 0;
-            while row >= readers[part].rows {
-                row -= readers[part].rows;
+            while row >= readers[part].part.rows {
+                row -= readers[part].part.rows;
                 part += 1;
             }
             (part, row)
@@ -330,27 +360,27 @@ fn group_rows<'r>(
 /// Reads rows of a tensor in order, a chunk ahead.
 struct RowReader<'a> {
     file: &'a GgufFile,
-    tensor: &'a TensorInfo,
-    rows: u64,
+    part: Part<'a>,
     row_bytes: u64,
     chunk: Vec<u8>,
     chunk_first: u64,
 }
 
 impl<'a> RowReader<'a> {
-    fn new(file: &'a GgufFile, tensor: &'a TensorInfo, dtype: DType) -> Self {
-        let row_bytes = dtype.row_bytes(tensor.row_len()).expect("checked by the reader");
-        Self { file, tensor, rows: tensor.rows(), row_bytes, chunk: Vec::new(), chunk_first: 0 }
+    fn new(file: &'a GgufFile, part: Part<'a>, dtype: DType) -> Self {
+        let row_bytes = dtype.row_bytes(part.tensor.row_len()).expect("checked by the reader");
+        Self { file, part, row_bytes, chunk: Vec::new(), chunk_first: 0 }
     }
 
-    /// The bytes of up to `count` rows from `first` on.
+    /// The bytes of up to `count` rows of the part from `first` on.
     fn rows(&mut self, first: u64, count: u64) -> Result<&[u8], ModelLoadError> {
-        let count = count.min(self.rows - first);
+        let count = count.min(self.part.rows - first);
         let held = self.chunk.len() as u64 / self.row_bytes;
         if first < self.chunk_first || first + count > self.chunk_first + held {
-            let ahead = (CHUNK_BYTES / self.row_bytes).max(count).min(self.rows - first);
+            let ahead = (CHUNK_BYTES / self.row_bytes).max(count).min(self.part.rows - first);
             self.chunk.resize((ahead * self.row_bytes) as usize, 0);
-            self.file.read_tensor(self.tensor, first * self.row_bytes, &mut self.chunk)?;
+            let at = (self.part.first + first) * self.row_bytes;
+            self.file.read_tensor(self.part.tensor, at, &mut self.chunk)?;
             self.chunk_first = first;
         }
         let at = ((first - self.chunk_first) * self.row_bytes) as usize;

@@ -1,21 +1,24 @@
 //! Models: what a GGUF file's weights mean, and the recording that runs them.
 //!
 //! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and
-//! keeps what [`Model::record_forward`] needs. A family (`families.rs`) says only how it differs.
+//! keeps what [`Model::record_forward`] needs. A family (`families/`) says only how it differs.
 
 mod error;
 mod families;
+mod feed_forward;
 mod forward;
 mod hyper;
+mod keys;
 mod layers;
 mod loader;
 mod rope;
 mod scratch;
 
 pub use error::ModelLoadError;
-pub use families::{SUPPORTED, read_hyper_params};
+pub use families::{FAMILIES, Family, family, read_hyper_params};
 pub use forward::BatchShape;
-pub use hyper::{Activation, HyperParams, LayerSpec, RopeSpec};
+pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, QkNorm, Residual};
+pub use rope::{RopeFactors, RopeSpec, Yarn};
 pub use scratch::{Inputs, Limits};
 
 use crate::gguf::GgufFile;
@@ -52,6 +55,7 @@ impl Model {
         progress: Progress<'_>,
     ) -> Result<Self, ModelLoadError> {
         let hyper = read_hyper_params(file)?;
+        check_positions(file, &hyper, limits.context_tokens)?;
         let capabilities = executor.capabilities().clone();
         let mut loader = loader::Loader::new(executor, file, progress);
         loader.check_fits(&limits, &hyper)?;
@@ -59,8 +63,8 @@ impl Model {
         let layers = (0..hyper.layers.len())
             .map(|index| Layer::load(&mut loader, &hyper, index))
             .collect::<Result<Vec<_>, _>>()?;
-        let factors =
-            loader.opt_vector_values("rope_freqs.weight", u64::from(hyper.rope_dim) / 2)?;
+        let context_tokens = limits.context_tokens;
+        let factors = rope::load_factors(&mut loader, &hyper, context_tokens)?;
         loader.check_all_used()?;
         let (weights_bytes, parameters) = loader.totals();
         let mut ropes = Vec::with_capacity(hyper.ropes.len());
@@ -69,8 +73,8 @@ impl Model {
                 loader.executor(),
                 *spec,
                 hyper.rope_dim,
-                limits.context_tokens,
-                factors.as_deref(),
+                context_tokens,
+                factors.as_deref().filter(|_| spec.factors != RopeFactors::None),
             )?);
         }
         let scratch = Scratch::create(loader.executor(), &hyper, head.vocab(), limits)?;
@@ -112,4 +116,21 @@ impl Model {
     pub fn inputs(&self) -> Inputs {
         self.scratch.inputs
     }
+}
+
+/// Refuses a context of more positions than have learned embeddings.
+fn check_positions(
+    file: &GgufFile,
+    hyper: &HyperParams,
+    context_tokens: usize,
+) -> Result<(), ModelLoadError> {
+    if !hyper.learned_positions || context_tokens <= hyper.context_trained as usize {
+        return Ok(());
+    }
+    Err(ModelLoadError::Value {
+        path: file.path().to_owned(),
+        key: format!("{}.context_length", hyper.architecture),
+        wanted: format!("the {context_tokens} positions of context_tokens, since they are learned"),
+        found: hyper.context_trained.to_string(),
+    })
 }

@@ -1,6 +1,6 @@
 //! Buffers of a step: what the host writes, the activations, and the logits it reads back.
 
-use super::HyperParams;
+use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor};
 
 /// Sizes that a model's buffers are made for.
@@ -44,6 +44,9 @@ pub(super) struct Scratch {
     pub attended: BufferSlice,
     /// Result of a block before its own norm, `[embedding]`.
     pub block: BufferSlice,
+    /// The stream behind a norm that no product does in passing, `[embedding]`; without such norms,
+    /// one value each.
+    pub normed: BufferSlice,
     /// Gate and up where they are not fused, `[2 * feed_forward]`.
     pub gate_up: BufferSlice,
     /// `[feed_forward]`.
@@ -91,6 +94,7 @@ impl Scratch {
             q: scratch("q", tokens * widths.q)?,
             attended: scratch("attended", tokens * widths.q)?,
             block: scratch("block", tokens * widths.stream)?,
+            normed: scratch("normed", tokens * widths.normed)?,
             gate_up: scratch("gate and up", tokens * 2 * widths.hidden)?,
             hidden: scratch("hidden", tokens * widths.hidden)?,
             gathered: scratch("gathered", rows * widths.stream)?,
@@ -102,6 +106,7 @@ impl Scratch {
 /// Floats of a token in each activation.
 struct Widths {
     stream: u64,
+    normed: u64,
     qkv: u64,
     q: u64,
     hidden: u64,
@@ -112,14 +117,15 @@ impl Widths {
         let head_dim = u64::from(hyper.head_dim);
         Self {
             stream: hyper.embedding,
+            normed: if hyper.norm == NormKind::Layer { hyper.embedding } else { 1 },
             qkv: u64::from(hyper.heads + 2 * hyper.kv_heads) * head_dim,
             q: u64::from(hyper.heads) * head_dim,
             hidden: hyper.feed_forward,
         }
     }
 
-    fn all(&self) -> [u64; 7] {
-        let Self { stream, qkv, q, hidden } = *self;
-        [stream, qkv, q, q, stream, 2 * hidden, hidden]
+    fn all(&self) -> [u64; 8] {
+        let Self { stream, normed, qkv, q, hidden } = *self;
+        [stream, qkv, q, q, stream, normed, 2 * hidden, hidden]
     }
 }

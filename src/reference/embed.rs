@@ -9,15 +9,22 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let [quads, words, steps, y] = dispatch.bindings[..] else { panic!("embed has four bindings") };
     let layout = planes::layout(dispatch, "embed", params.row_count, params.units, params.blocks);
     let width = layout.row_len as usize;
+    let positions = dispatch.spec[3] == 1;
+    let mut values = vec![0.0; width];
     memory.update(y, |memory, y| {
         for token in 0..dispatch.groups[0] as usize {
-            let row = memory.words(steps)[4 * token].wrapping_sub(params.row_first);
+            let row = memory.words(steps)[4 * token + usize::from(positions)];
+            let row = row.wrapping_sub(params.row_first);
             if row >= params.row_count {
                 continue;
             }
             let out = &mut y[token * params.y_stride as usize * 4..][..width];
-            layout.unpack_row(memory.bytes_of(quads), memory.bytes_of(words), row.into(), out);
-            out.iter_mut().for_each(|v| *v *= params.factor);
+            let (quads, words) = (memory.bytes_of(quads), memory.bytes_of(words));
+            layout.unpack_row(quads, words, row.into(), &mut values);
+            for (out, value) in out.iter_mut().zip(&values) {
+                let value = params.factor * value;
+                *out = if positions { *out + value } else { value };
+            }
         }
     });
 }

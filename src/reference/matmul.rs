@@ -33,9 +33,13 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
 
 /// Of the rows of W that the kernel named `stem` (before its type) has bound, or of one of them.
 pub(super) fn layout(dispatch: &Dispatch, params: &Params, stem: &str) -> Layout {
-    let glu = dispatch.spec[7] >= Epilogue::SwiGlu as u32;
+    let glu = is_glu(dispatch.spec[7]);
     let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };
     planes::layout(dispatch, stem, rows, params.units, params.blocks)
+}
+
+fn is_glu(epilogue: u32) -> bool {
+    [Epilogue::SwiGlu, Epilogue::GeGlu].iter().any(|each| *each as u32 == epilogue)
 }
 
 /// Writes a row of y from its products, `value(row of W)`, as the epilogue says.
@@ -49,16 +53,24 @@ pub(super) fn write_row(
     let at = y_row * params.y_stride as usize + params.y_offset as usize;
     let (lanes, epilogue) = (dispatch.spec[0] as usize, dispatch.spec[7]);
     for (row, out) in y[at..][..params.rows as usize].iter_mut().enumerate() {
-        *out = if epilogue >= Epilogue::SwiGlu as u32 {
+        *out = if is_glu(epilogue) {
             let gate_row = row / lanes * 2 * lanes + row % lanes;
             let (gate, up) = (value(gate_row), value(gate_row + lanes));
             let swish = epilogue == Epilogue::SwiGlu as u32;
             if swish { silu(gate) * up } else { gelu(gate) * up }
-        } else if epilogue == Epilogue::Residual as u32 {
-            *out + value(row)
         } else {
-            value(row)
+            finish(epilogue, value(row), params.y_scale, *out)
         };
+    }
+}
+
+/// A product that is no GLU's, as it is stored where `before` stands.
+fn finish(epilogue: u32, sum: f32, scale: f32, before: f32) -> f32 {
+    match epilogue {
+        _ if epilogue == Epilogue::Residual as u32 => before + scale * sum,
+        _ if epilogue == Epilogue::Gelu as u32 => gelu(sum),
+        _ if epilogue == Epilogue::SoftCap as u32 => scale * (sum / scale).tanh(),
+        _ => scale * sum,
     }
 }
 

@@ -8,6 +8,7 @@ mod embed;
 mod executor;
 mod gather_rows;
 mod glu;
+mod layer_norm;
 mod matmul;
 mod matmul_experts;
 mod memory;
@@ -29,12 +30,13 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 10] = [
+    const STEMS: [&str; 11] = [
         "matmul",
         "embed",
         "qkv_post",
         "attention",
         "rms_norm",
+        "layer_norm",
         "gather_rows",
         "glu",
         "moe_route",
@@ -54,6 +56,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("qkv_post") => qkv_post::run(dispatch, memory),
         Some("attention") => attention::run(dispatch, memory),
         Some("rms_norm") => rms_norm::run(dispatch, memory),
+        Some("layer_norm") => layer_norm::run(dispatch, memory),
         Some("gather_rows") => gather_rows::run(dispatch, memory),
         Some("glu") => glu::run(dispatch, memory),
         _ => panic!("kernel {name} has no twin in src/reference"),

@@ -3,7 +3,7 @@
 use super::Memory;
 use crate::gpu::Dispatch;
 use crate::kernels::PageLayout;
-use crate::kernels::qkv_post::Params;
+use crate::kernels::qkv_post::{NormKind, Params};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
@@ -26,9 +26,12 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
             let is_q = head < p.heads as usize;
             let is_v = head >= (p.heads + p.kv_heads) as usize;
             if !is_v {
-                if qk_norm == 1 {
-                    normalise(&mut values, memory.floats(if is_q { q_gain } else { k_gain }), &p);
-                }
+                let (first, count) = if is_q { (0, p.heads) } else { (p.heads, p.kv_heads) };
+                let section = &memory.floats(qkv)
+                    [token * p.qkv_stride as usize + first as usize * dim..]
+                    [..count as usize * dim];
+                let gain = memory.floats(if is_q { q_gain } else { k_gain });
+                normalise(qk_norm, section, head - first as usize, gain, &mut values, p.epsilon);
                 rotate(&mut values, memory.floats(rope), &p, position, neox == 1);
             }
             if is_q {
@@ -47,16 +50,34 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     }
 }
 
-fn normalise(values: &mut [f32], gain: &[f32], p: &Params) {
-    let squares: f32 = values.iter().map(|v| v * v).sum();
-    let factor = 1.0 / (squares / values.len() as f32 + p.epsilon).sqrt();
+/// Normalises head `head` of `section`, which has all heads of q or of k.
+fn normalise(
+    kind: u32,
+    section: &[f32],
+    head: usize,
+    gain: &[f32],
+    values: &mut [f32],
+    epsilon: f32,
+) {
+    let dim = values.len();
+    let (mean, over) = match kind {
+        _ if kind == NormKind::Head as u32 => (0.0, &section[head * dim..][..dim]),
+        _ if kind == NormKind::Whole as u32 => (0.0, section),
+        _ if kind == NormKind::LayerNormHead as u32 => {
+            (values.iter().sum::<f32>() / dim as f32, &section[head * dim..][..dim])
+        }
+        _ => return,
+    };
+    let gain = if kind == NormKind::Head as u32 { gain } else { &gain[head * dim..] };
+    let squares: f32 = over.iter().map(|v| (v - mean) * (v - mean)).sum();
+    let factor = 1.0 / (squares / over.len() as f32 + epsilon).sqrt();
     for (value, gain) in values.iter_mut().zip(gain) {
-        *value *= factor * gain;
+        *value = (*value - mean) * factor * gain;
     }
 }
 
 fn rotate(values: &mut [f32], rope: &[f32], p: &Params, position: u32, neox: bool) {
-    let half = p.rope_dim as usize / 2;
+    let half = p.rope_dim as usize / 2; // 0 where nothing is rotated
     let row = |row: u32, pair: usize| {
         let at = 2 * (row as usize * half + pair);
         (rope[at], rope[at + 1])

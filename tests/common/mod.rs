@@ -65,7 +65,7 @@ pub fn golden_data(name: &str) -> Vec<Golden> {
 }
 
 /// The small models of the shared files that hob runs, each beside its golden file.
-pub const SMALL_MODELS: [&str; 21] = [
+pub const SMALL_MODELS: [&str; 25] = [
     "llama",
     "llama-F16",
     "llama-BF16",
@@ -84,6 +84,10 @@ pub const SMALL_MODELS: [&str; 21] = [
     "qwen2",
     "qwen3",
     "gemma3",
+    "phi3",
+    "phi3-longrope",
+    "starcoder2",
+    "olmo2",
     "malformed/ok-plain",
     "malformed/ok-odd-features",
     "malformed/ok-trailing-bytes",

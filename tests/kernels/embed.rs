@@ -49,6 +49,23 @@ fn rows_of_every_type_are_looked_up() {
 }
 
 #[test]
+fn positions_are_looked_up_and_added() {
+    on_both_variants(|executor, caps| {
+        let mut case = Case::new(caps, 43);
+        let rows = u64::from(2 * caps.lanes + 3);
+        for dtype in [DType::F32, DType::Q8_0] {
+            let table = case.matrix(dtype, rows, 96);
+            let steps = [0, rows as u32 - 1, 1].map(|at| [u32::MAX, at, u32::MAX, u32::MAX]);
+            let steps = case.slice(&steps);
+            let y = case.floats(3 * 96);
+            embed::record_positions(&mut case.recording, caps, &table.packed, steps, y, 3);
+            case.expect(format!("positions of {dtype}"), y, Kind::F32, 3 * 96, TOLERANCE);
+        }
+        case.check(executor);
+    });
+}
+
+#[test]
 fn tables_larger_than_a_binding_are_cut_into_slices() {
     on_both_variants(|executor, caps| {
         let rows = u64::from(100 * caps.lanes - 1);

@@ -18,6 +18,9 @@ pub(super) const NORM_MAX: f32 = 2.0;
 pub(super) const ROW_LEN_BLOCKS: u64 = 96;
 pub(super) const ROW_LEN_K: u64 = 512;
 
+/// Factor of the products, and soft cap.
+const SCALE: f32 = 0.75;
+
 #[derive(Clone, Copy, Debug)]
 struct Product {
     dtype: DType,
@@ -86,6 +89,7 @@ impl Product {
             tokens: self.tokens,
             norm: self.norm.then_some((gain, 1e-5)),
             bias: self.bias.then_some(bias),
+            scale: if self.epilogue.is_glu() { 1.0 } else { SCALE },
             epilogue: self.epilogue,
         };
         let layout = &matrix.packed.layout;
@@ -149,7 +153,14 @@ fn products_of_every_type_equal_the_twins() {
 fn every_epilogue_works_for_every_number_of_tokens() {
     on_all_variants(|executor, caps| {
         let lanes = caps.lanes;
-        let epilogues = [Epilogue::Store, Epilogue::Residual, Epilogue::SwiGlu, Epilogue::GeGlu];
+        let epilogues = [
+            Epilogue::Store,
+            Epilogue::Residual,
+            Epilogue::SwiGlu,
+            Epilogue::GeGlu,
+            Epilogue::Gelu,
+            Epilogue::SoftCap,
+        ];
         let mut products = Vec::new();
         for epilogue in epilogues {
             for tokens in [1, 2, 3, 4, 5, 17] {
@@ -272,6 +283,7 @@ fn a_token_has_one_result_whatever_else_is_in_the_batch() {
                     tokens,
                     norm: Some((gain, 1e-5)),
                     bias: None,
+                    scale: 1.0,
                     epilogue: Epilogue::Store,
                 };
                 let shape = Shape { rows: 2, tokens: columns, split };

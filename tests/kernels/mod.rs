@@ -5,6 +5,7 @@ mod attention;
 mod embed;
 mod gather_rows;
 mod glu;
+mod layer_norm;
 mod matmul;
 mod matmul_experts;
 mod moe_combine;

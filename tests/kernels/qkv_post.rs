@@ -1,7 +1,7 @@
 //! `shaders/qkv_post.comp`.
 
 use hob::kernels::PageLayout;
-use hob::kernels::qkv_post::{self, QkvPost};
+use hob::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 
 use super::{Case, GARBAGE, Kind, on_both_variants};
 
@@ -25,7 +25,7 @@ struct Layer {
     rope_dim: u32,
     half: bool,
     neox: bool,
-    norms: bool,
+    norms: Option<NormKind>,
 }
 
 impl Layer {
@@ -40,7 +40,11 @@ impl Layer {
         let angles =
             case.random.floats(((rope_coarse + 64) * self.rope_dim / 2) as usize, -3.0, 3.0);
         let rope: Vec<[f32; 2]> = angles.iter().map(|angle| [angle.cos(), angle.sin()]).collect();
-        let gains = [case.floats(self.head_dim as usize), case.floats(self.head_dim as usize)];
+        let gain = |case: &mut Case, heads: u32| {
+            let heads = if self.norms == Some(NormKind::Head) { 1 } else { heads };
+            case.floats((heads * self.head_dim) as usize)
+        };
+        let (q_gain, k_gain) = (gain(case, self.heads), gain(case, self.kv_heads));
         let q_count = tokens * (self.heads * self.head_dim) as usize;
         let args = QkvPost {
             heads: self.heads,
@@ -54,8 +58,8 @@ impl Layer {
             qkv: case.floats(tokens * width),
             steps: case.slice(&steps),
             tables: case.slice(&TABLES),
-            rope: case.slice(&rope),
-            norms: self.norms.then_some((gains[0], gains[1], 1e-6)),
+            rope: (self.rope_dim > 0).then(|| case.slice(&rope)),
+            norms: self.norms.map(|kind| Norms { kind, q_gain, k_gain, epsilon: 1e-6 }),
             q: case.garbage(q_count),
             kv: case.slice(&vec![GARBAGE; PAGES * layout.page_bytes() as usize]),
         };
@@ -77,17 +81,20 @@ fn q_is_rotated_and_k_and_v_reach_their_pages() {
         rope_dim: 64,
         half: true,
         neox: false,
-        norms: false,
+        norms: None,
     };
+    let head = Some(NormKind::Head);
     let layers = [
         plain,
-        Layer { half: false, neox: true, norms: true, ..plain },
+        Layer { half: false, neox: true, norms: head, ..plain },
         Layer { neox: true, rope_dim: 24, ..plain },
-        Layer { half: false, rope_dim: 24, norms: true, ..plain },
+        Layer { half: false, rope_dim: 24, norms: head, ..plain },
+        Layer { half: false, norms: Some(NormKind::Whole), ..plain },
+        Layer { neox: true, rope_dim: 0, norms: Some(NormKind::LayerNormHead), ..plain },
         Layer { head_dim: 8, rope_dim: 8, heads: 3, kv_heads: 3, ..plain },
-        Layer { head_dim: 80, rope_dim: 20, neox: true, norms: true, ..plain },
+        Layer { head_dim: 80, rope_dim: 20, neox: true, norms: head, ..plain },
         Layer { head_dim: 128, rope_dim: 128, half: false, heads: 8, kv_heads: 1, ..plain },
-        Layer { head_dim: 256, rope_dim: 256, neox: true, norms: true, kv_heads: 1, ..plain },
+        Layer { head_dim: 256, rope_dim: 256, neox: true, norms: head, kv_heads: 1, ..plain },
     ];
     on_both_variants(|executor, caps| {
         let mut case = Case::new(caps, 51);

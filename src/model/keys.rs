@@ -1,0 +1,99 @@
+//! Metadata of one architecture, read by key without its name in front.
+
+use super::ModelLoadError;
+use crate::gguf::{GgufFile, Metadata};
+
+/// Reads keys of one architecture, with its name in front.
+pub(super) struct Keys<'a> {
+    file: &'a GgufFile,
+    architecture: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(file: &'a GgufFile, architecture: &'a str) -> Self {
+        Self { file, architecture }
+    }
+
+    pub(super) fn architecture(&self) -> &'a str {
+        self.architecture
+    }
+
+    pub(super) fn metadata(&self) -> &'a Metadata {
+        self.file.metadata()
+    }
+
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    /// Whether the file has the tensor: some architectures come in two shapes that no key tells
+    /// apart.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    pub(super) fn refuse(&self, key: &str, wanted: &str, found: impl ToString) -> ModelLoadError {
+        ModelLoadError::Value {
+            path: self.file.path().to_owned(),
+            key: self.name(key),
+            wanted: wanted.to_owned(),
+            found: found.to_string(),
+        }
+    }
+
+    /// A count from 1 to `max`.
+    pub(super) fn count(&self, key: &str, max: u32) -> Result<u32, ModelLoadError> {
+        let found = self.metadata().u32(&self.name(key))?;
+        self.within(key, found, max)
+    }
+
+    /// A count from 1 to `max`, or nothing.
+    pub(super) fn opt_count(&self, key: &str, max: u32) -> Result<Option<u32>, ModelLoadError> {
+        let found = self.metadata().opt_u32(&self.name(key))?;
+        found.map(|found| self.within(key, found, max)).transpose()
+    }
+
+    fn within(&self, key: &str, found: u32, max: u32) -> Result<u32, ModelLoadError> {
+        if (1..=max).contains(&found) {
+            Ok(found)
+        } else {
+            Err(self.refuse(key, &format!("1 to {max}"), found))
+        }
+    }
+
+    /// Positions of `attention.sliding_window`; nothing where it is absent or 0.
+    pub(super) fn opt_window(&self) -> Result<Option<u32>, ModelLoadError> {
+        let found = self.metadata().opt_u32(&self.name("attention.sliding_window"))?;
+        Ok(found.filter(|window| *window > 0))
+    }
+
+    /// A truth value.
+    pub(super) fn bool(&self, key: &str) -> Result<bool, ModelLoadError> {
+        Ok(self.metadata().bool(&self.name(key))?)
+    }
+
+    /// A truth value, or nothing.
+    pub(super) fn opt_bool(&self, key: &str) -> Result<Option<bool>, ModelLoadError> {
+        Ok(self.metadata().opt_bool(&self.name(key))?)
+    }
+
+    /// A finite number above 0.
+    pub(super) fn positive(&self, key: &str) -> Result<f32, ModelLoadError> {
+        self.opt_positive(key, false)?
+            .ok_or_else(|| self.refuse(key, "a finite number above 0", "no such key"))
+    }
+
+    /// A finite number above 0 (or at 0, where `zero` says so), or nothing.
+    pub(super) fn opt_positive(
+        &self,
+        key: &str,
+        zero: bool,
+    ) -> Result<Option<f32>, ModelLoadError> {
+        let Some(found) = self.metadata().opt_f32(&self.name(key))? else { return Ok(None) };
+        if found.is_finite() && (found > 0.0 || zero && found == 0.0) {
+            return Ok(Some(found));
+        }
+        let wanted = if zero { "a finite number of at least 0" } else { "a finite number above 0" };
+        Err(self.refuse(key, wanted, found))
+    }
+}
