@@ -5,8 +5,8 @@
 // Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl)
 // Binding 1  words   readonly  32-bit plane of W from row row_first on
 // Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
-// Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are; read
-//                    only with POSITIONS
+// Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are;
+//                    read only with POSITIONS
 // Needs      nothing
 // Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
 //

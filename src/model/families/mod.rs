@@ -100,7 +100,8 @@ pub fn family(architecture: &str) -> Option<&'static Family> {
 /// Reads and checks the network's shape; of the tensors, only whether they are there.
 ///
 /// # Errors
-/// [`ModelLoadError`] for an unknown architecture, a value that makes no sense, or a missing tensor.
+/// [`ModelLoadError`] for an unknown architecture, a value that makes no sense, or a missing
+/// tensor.
 pub fn read_hyper_params(file: &GgufFile) -> Result<HyperParams, ModelLoadError> {
     let name = file.metadata().str("general.architecture")?;
     let Some(family) = family(name) else {
