@@ -26,12 +26,16 @@ fn status_for_people_and_for_programs() {
     KV cache     1,234 of 65,536 tokens, f16
     now          1 connections, 2 sessions, 1 requests running, 0 waiting
     since start  5,000 prompt tokens evaluated, 40 taken from the cache, 600 generated, 700 steps
+    lately       12 prompt tokens and 3.5 generated a second
+    recoveries   2: the device was lost
     up           60 minutes
     ");
     let output = daemon.hob(&["status", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["model"]["name"], "Tiny");
     assert_eq!(status["kv_tokens_used"], 1234);
+    let output = daemon.hob(&["metrics"]).output().unwrap();
+    assert_eq!(stdout(&output), "hob_sessions 2\n# EOF\n");
 }
 
 #[test]

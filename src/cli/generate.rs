@@ -139,7 +139,12 @@ mod tests {
             finish_reason: FinishReason::Stop,
             error: None,
             usage: Usage { prompt_tokens: 110, cached_tokens: 10, completion_tokens: 11 },
-            timings: Timings { queue_ms: 1.0, prefill_ms: 500.0, decode_ms: 2000.0 },
+            timings: Timings {
+                queue_ms: 1.0,
+                prefill_ms: 500.0,
+                decode_ms: 2000.0,
+                ..Timings::default()
+            },
             logprobs: None,
             prompt_logprobs: None,
         };

@@ -17,6 +17,7 @@ mod generated_files;
 mod inspect;
 mod interrupt;
 pub mod local;
+mod metrics;
 mod output;
 mod paths;
 mod perplexity;
@@ -57,6 +58,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Run(options) => run::run(global, options),
         Command::Chat(options) => chat::run(global, options),
         Command::Status(options) => status::run(global, options),
+        Command::Metrics => metrics::run(global),
         Command::Devices(options) => devices::run(options),
         Command::Sessions(options) => sessions::run(global, options),
         Command::Tokenize(options) => tokenize::tokenize(global, options),

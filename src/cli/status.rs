@@ -80,6 +80,16 @@ fn facts(status: &StatusResult) -> Facts {
             count(status.steps)
         ),
     );
+    facts.add(
+        "lately",
+        format!(
+            "{:.0} prompt tokens and {:.1} generated a second",
+            status.prefill_tokens_per_second, status.decode_tokens_per_second
+        ),
+    );
+    if status.recoveries > 0 {
+        facts.add("recoveries", format!("{}: the device was lost", count(status.recoveries)));
+    }
     facts.add("up", seconds(status.uptime_seconds));
     facts
 }

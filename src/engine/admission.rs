@@ -103,6 +103,7 @@ impl Worker {
             session.tokens.clear();
             let lease = session.lease.take().expect("sessions to give up have pages");
             tracing::debug!(session = victim.0, "giving up the cache of a session at rest");
+            self.totals.activity.evictions += 1;
             self.runner.kv_mut().0.release(lease);
         }
     }

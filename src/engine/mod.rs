@@ -3,6 +3,7 @@
 //! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
 //! its events over a channel of its own. The engine never waits for a caller.
 
+mod activity;
 mod admission;
 mod open;
 mod placed;
@@ -12,6 +13,7 @@ mod runner;
 mod types;
 mod worker;
 
+pub use activity::{Activity, Finished, Histogram, KvPages};
 pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use recovery::EngineFailure;

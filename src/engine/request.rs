@@ -34,6 +34,10 @@ pub(super) struct Generation {
     arrived: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
+    device_time: Duration,
+    sampling_time: Duration,
+    steps: u64,
+    computed_tokens: u64,
 }
 
 impl Generation {
@@ -62,6 +66,10 @@ impl Generation {
             arrived: Instant::now(),
             started: None,
             first_token: None,
+            device_time: Duration::ZERO,
+            sampling_time: Duration::ZERO,
+            steps: 0,
+            computed_tokens: 0,
         })
     }
 
@@ -83,6 +91,14 @@ impl Generation {
     /// Notes the first step that the request is part of.
     pub(super) fn mark_started(&mut self) {
         self.started.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes a step that evaluated the `count` tokens from `position` on.
+    pub(super) fn note_step(&mut self, position: usize, count: usize, elapsed: Duration) {
+        let end = self.request.tokens.len().min(position + count);
+        self.computed_tokens += end.saturating_sub(position) as u64;
+        self.device_time += elapsed;
+        self.steps += 1;
     }
 
     /// Takes the logits behind prompt token `at`, as the prediction of the one after it.
@@ -107,7 +123,18 @@ impl Generation {
         logits: &mut [f32],
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, SamplingError> {
-        self.first_token.get_or_insert_with(Instant::now);
+        let started = Instant::now();
+        self.first_token.get_or_insert(started);
+        let reason = self.choose(logits, tokenizer);
+        self.sampling_time += started.elapsed();
+        reason
+    }
+
+    fn choose(
+        &mut self,
+        logits: &mut [f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, SamplingError> {
         // The sampler changes the logits; what is reported is the model's own distribution.
         let plain = self.request.logprobs.map(|count| (count as usize, logits.to_vec()));
         let token = self.sampler.sample(logits, &self.history)?;
@@ -189,6 +216,10 @@ impl Generation {
                 queue_ms: ms(self.arrived, started),
                 prefill_ms: ms(started, first),
                 decode_ms: ms(first, now),
+                device_ms: self.device_time.as_secs_f64() * 1e3,
+                sampling_ms: self.sampling_time.as_secs_f64() * 1e3,
+                steps: self.steps,
+                computed_tokens: self.computed_tokens,
             },
         };
         // A caller that has gone away needs no answer.

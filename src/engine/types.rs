@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
+use super::activity::{Activity, KvPages};
 use crate::sampler::SamplingError;
 
 pub use crate::sampler::{SamplingParams, TokenLogprob};
@@ -74,6 +75,14 @@ pub struct Timings {
     pub prefill_ms: f64,
     /// From then to its last.
     pub decode_ms: f64,
+    /// Of the time since the first step, in steps of the device.
+    pub device_ms: f64,
+    /// Of the time since the first token, choosing tokens.
+    pub sampling_ms: f64,
+    /// Steps it was part of.
+    pub steps: u64,
+    /// Tokens of the prompt that were evaluated, those of a lost device twice.
+    pub computed_tokens: u64,
 }
 
 /// The result of a generation.
@@ -226,6 +235,10 @@ pub struct EngineStatus {
     pub decode_tokens: u64,
     /// Steps since start.
     pub steps: u64,
+    /// Pages of the cache by state.
+    pub kv_pages: KvPages,
+    /// Times, batches and ends since start.
+    pub activity: Activity,
     /// Times that the device was opened again since start.
     pub recoveries: u64,
     /// Seconds since start.

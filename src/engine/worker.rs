@@ -8,6 +8,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
+use super::activity::KvPages;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
 use super::recovery::{EngineFailure, Losses};
@@ -192,6 +193,7 @@ impl Worker {
         for queue in [&mut self.running, &mut self.waiting] {
             while let Some(at) = queue.iter().position(|g| g.session == id) {
                 let generation = queue.remove(at).expect("found there");
+                self.totals.activity.note_end(FinishReason::Cancelled);
                 generation.finish(FinishReason::Cancelled, None);
             }
         }
@@ -255,7 +257,11 @@ impl Worker {
         self.slice.learn(prefilled, elapsed);
         self.totals.steps += 1;
         self.totals.prefill_tokens += prefilled as u64;
-        for (entry, span) in entries.into_iter().zip(batch.spans) {
+        let tokens: usize = batch.spans.iter().map(|span| span.tokens.len()).sum();
+        let tokens = [prefilled, tokens - prefilled];
+        self.totals.activity.note_step(elapsed, entries.len(), tokens);
+        for (mut entry, span) in entries.into_iter().zip(batch.spans) {
+            entry.generation.note_step(entry.position, entry.count, elapsed);
             self.sessions.get_mut(entry.generation.session).tokens.extend(span.tokens);
             self.process(entry);
         }
@@ -372,6 +378,7 @@ impl Worker {
         reason: FinishReason,
         error: Option<String>,
     ) {
+        self.totals.activity.note_end(reason);
         let keep = self.sessions.get_mut(generation.session).tokens.len();
         self.settle(generation.session, Some(keep));
         generation.finish(reason, error);
@@ -394,6 +401,8 @@ impl Worker {
         let caps = self.runner.executor().capabilities();
         let memory = self.runner.executor().memory();
         let kv = self.runner.kv();
+        let (free, soiled) = (kv.pages_free(), kv.pages_soiled());
+        let leased = kv.config().pages() - free - soiled;
         let pool = (kv.config().pages() * PageLayout::TOKENS as usize) as u64;
         EngineStatus {
             device: caps.device_name.clone(),
@@ -404,6 +413,7 @@ impl Worker {
             queued: self.waiting.len(),
             kv_tokens_max: pool,
             kv_tokens_used: pool - kv.tokens_free() as u64,
+            kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },
             device_bytes: memory.used_bytes,
             device_budget_bytes: memory.budget_bytes,
             uptime_seconds: self.started.elapsed().as_secs(),

@@ -202,6 +202,18 @@ impl KvCache {
         (self.free_pages.len() + self.soiled.len()) * PageLayout::TOKENS as usize
     }
 
+    /// Pages that are zeroed and ready.
+    #[must_use]
+    pub fn pages_free(&self) -> usize {
+        self.free_pages.len()
+    }
+
+    /// Pages given back and not zeroed yet.
+    #[must_use]
+    pub fn pages_soiled(&self) -> usize {
+        self.soiled.len()
+    }
+
     /// Takes a row of the block tables, without pages yet.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod fields;
 mod message;
 mod params;
 mod results;
+mod status;
 
 pub use codec::*;
 pub use error::*;
@@ -18,6 +19,7 @@ pub use fields::*;
 pub use message::*;
 pub use params::*;
 pub use results::*;
+pub use status::*;
 
 /// Version of this protocol, as `initialize` reports it.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -53,11 +55,13 @@ pub mod method {
     pub const APPLY_TEMPLATE: &str = "apply_template";
     /// State of the daemon.
     pub const STATUS: &str = "status";
+    /// The daemon's counts, for Prometheus.
+    pub const METRICS: &str = "metrics";
     /// Notification to the client: one more token of a streaming `generate`.
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 10] = [
+    pub const ALL: [&str; 11] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
@@ -68,5 +72,6 @@ pub mod method {
         DETOKENIZE,
         APPLY_TEMPLATE,
         STATUS,
+        METRICS,
     ];
 }

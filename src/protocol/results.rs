@@ -216,6 +216,19 @@ pub struct Timings {
     pub prefill_ms: f64,
     /// From then to its last.
     pub decode_ms: f64,
+    /// Of the time since the first step, in steps of the device.
+    #[serde(default)]
+    pub device_ms: f64,
+    /// Of the time since the first token, choosing tokens.
+    #[serde(default)]
+    pub sampling_ms: f64,
+    /// Steps it was part of.
+    #[serde(default)]
+    pub steps: u64,
+    /// Prompt tokens evaluated; more than those not cached where a lost device had to be opened
+    /// again.
+    #[serde(default)]
+    pub computed_tokens: u64,
 }
 
 /// Result of `generate`.
@@ -263,6 +276,10 @@ impl From<engine::GenerateResult> for GenerateResult {
                 queue_ms: result.timings.queue_ms,
                 prefill_ms: result.timings.prefill_ms,
                 decode_ms: result.timings.decode_ms,
+                device_ms: result.timings.device_ms,
+                sampling_ms: result.timings.sampling_ms,
+                steps: result.timings.steps,
+                computed_tokens: result.timings.computed_tokens,
             },
             logprobs: convert(result.logprobs),
             prompt_logprobs: convert(result.prompt_logprobs),
@@ -313,45 +330,4 @@ pub struct DetokenizeResult {
 pub struct ApplyTemplateResult {
     /// The prompt, up to where the model's answer begins.
     pub prompt: String,
-}
-
-/// Result of `status`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StatusResult {
-    /// Who answers.
-    pub server: ServerInfo,
-    /// The loaded model.
-    pub model: ModelFacts,
-    /// Device's name.
-    pub device: String,
-    /// Driver's name and version.
-    pub driver: String,
-    /// `f32` or `f16`.
-    pub kv_dtype: String,
-    /// Connections now.
-    pub connections: u32,
-    /// Sessions of all owners.
-    pub sessions: u64,
-    /// Requests in the batch.
-    pub running: u64,
-    /// Requests waiting.
-    pub queued: u64,
-    /// Tokens the KV cache holds in all.
-    pub kv_tokens_max: u64,
-    /// Of these, leased.
-    pub kv_tokens_used: u64,
-    /// Bytes used on the device.
-    pub device_bytes: u64,
-    /// Bytes the device may give.
-    pub device_budget_bytes: u64,
-    /// Prompt tokens evaluated since start.
-    pub prefill_tokens: u64,
-    /// Prompt tokens taken from a cache since start.
-    pub cached_tokens: u64,
-    /// Tokens generated since start.
-    pub decode_tokens: u64,
-    /// Steps since start.
-    pub steps: u64,
-    /// Seconds since start.
-    pub uptime_seconds: u64,
 }

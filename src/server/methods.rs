@@ -11,14 +11,15 @@ use tokio::sync::oneshot;
 use tracing::info;
 
 use super::connection::Connection;
-use super::{generate, text};
+use super::{generate, metrics, text};
 use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineStatus, SessionId, SessionInfo};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult, LOGPROBS_MAX,
-    Limits, ModelFacts, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX,
-    ServerInfo, SessionCloseParams, SessionCloseResult, SessionCreateParams, SessionCreateResult,
-    SessionListResult, SessionRef, StatusResult, TokenizeParams, TokenizeResult, method, nearest,
+    Limits, MetricsResult, ModelFacts, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId,
+    STOP_TEXTS_MAX, ServerInfo, SessionCloseParams, SessionCloseResult, SessionCreateParams,
+    SessionCreateResult, SessionListResult, SessionRef, StatusResult, TokenizeParams,
+    TokenizeResult, method, nearest,
 };
 
 /// Longest name of a session.
@@ -37,6 +38,7 @@ pub(super) enum Call {
     Detokenize(DetokenizeParams),
     ApplyTemplate(ApplyTemplateParams),
     Status,
+    Metrics,
 }
 
 /// What a method returns, serialised.
@@ -55,6 +57,7 @@ impl Call {
             method::DETOKENIZE => Self::Detokenize(Params::read(params)?),
             method::APPLY_TEMPLATE => Self::ApplyTemplate(Params::read(params)?),
             method::STATUS => NoParams::read(params).map(|_| Self::Status)?,
+            method::METRICS => NoParams::read(params).map(|_| Self::Metrics)?,
             _ => return Err(unknown_method(name)),
         })
     }
@@ -71,6 +74,7 @@ impl Call {
             Self::Detokenize(_) => method::DETOKENIZE,
             Self::ApplyTemplate(_) => method::APPLY_TEMPLATE,
             Self::Status => method::STATUS,
+            Self::Metrics => method::METRICS,
         }
     }
 
@@ -98,6 +102,7 @@ impl Call {
             Self::Detokenize(params) => serialise(&detokenize(connection, params).await?),
             Self::ApplyTemplate(params) => serialise(&apply_template(connection, params).await?),
             Self::Status => serialise(&status(connection).await?),
+            Self::Metrics => serialise(&metrics(connection).await?),
         }
     }
 }
@@ -269,24 +274,14 @@ async fn apply_template(
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
     let status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
-    Ok(StatusResult {
-        server: server_info(),
-        model: ModelFacts::from(&*shared.engine.model),
-        device: status.device,
-        driver: status.driver,
-        kv_dtype: status.kv_dtype,
-        connections: shared.connections.load(Ordering::Acquire),
-        sessions: status.sessions as u64,
-        running: status.running as u64,
-        queued: status.queued as u64,
-        kv_tokens_max: status.kv_tokens_max,
-        kv_tokens_used: status.kv_tokens_used,
-        device_bytes: status.device_bytes,
-        device_budget_bytes: status.device_budget_bytes,
-        prefill_tokens: status.prefill_tokens,
-        cached_tokens: status.cached_tokens,
-        decode_tokens: status.decode_tokens,
-        steps: status.steps,
-        uptime_seconds: status.uptime_seconds,
-    })
+    let model = ModelFacts::from(&*shared.engine.model);
+    let connections = shared.connections.load(Ordering::Acquire);
+    Ok(StatusResult::new(server_info(), model, status, connections))
+}
+
+async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> {
+    let shared = &connection.shared;
+    let status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    let connections = shared.connections.load(Ordering::Acquire);
+    Ok(MetricsResult { text: metrics::text(&shared.engine.model.name, status, connections) })
 }

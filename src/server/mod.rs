@@ -10,6 +10,7 @@
 mod connection;
 mod generate;
 mod methods;
+mod metrics;
 mod outgoing;
 mod signals;
 mod socket;

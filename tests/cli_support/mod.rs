@@ -152,6 +152,7 @@ impl Peer {
             }
             "session.close" => json!({"session": 7}),
             "status" => self.status(),
+            "metrics" => json!({"text": "hob_sessions 2\n# EOF\n"}),
             "tokenize" => {
                 let text = params["text"].as_str().unwrap();
                 json!({"tokens": text.bytes().collect::<Vec<u8>>()})
@@ -247,6 +248,7 @@ impl Peer {
             "kv_tokens_used": 1234, "device_bytes": 104857600u64,
             "device_budget_bytes": 8589934592u64, "prefill_tokens": 5000, "cached_tokens": 40,
             "decode_tokens": 600, "steps": 700, "uptime_seconds": 3600,
+            "prefill_tokens_per_second": 12.0, "decode_tokens_per_second": 3.5, "recoveries": 2,
         })
     }
 

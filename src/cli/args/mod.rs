@@ -82,6 +82,15 @@ Examples:
   hob status
   hob status --json | jq .model.name")]
     Status(StatusOptions),
+    /// Print the daemon's counters in the text format of Prometheus
+    #[command(after_help = "\
+Times of steps, batch sizes, tokens computed and cached, pages of the KV cache, device memory,
+recoveries. Counts of all users together; never a text.
+
+Examples:
+  hob metrics > /var/lib/node_exporter/textfile/hob.prom
+  hob metrics | grep step_seconds")]
+    Metrics,
     /// List the Vulkan devices of this machine (needs no daemon)
     #[command(after_help = "\
 Any of index, name or UUID can be given to hobd, `hob bench` and `hob perplexity` as --device.

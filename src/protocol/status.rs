@@ -1,0 +1,168 @@
+//! Results of `status` and `metrics`: counts, never a text.
+
+use serde::{Deserialize, Serialize};
+
+use super::results::{ModelFacts, ServerInfo};
+use crate::engine::{self, EngineStatus};
+
+/// Result of `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusResult {
+    /// Who answers.
+    pub server: ServerInfo,
+    /// The loaded model.
+    pub model: ModelFacts,
+    /// Device's name.
+    pub device: String,
+    /// Driver's name and version.
+    pub driver: String,
+    /// `f32` or `f16`.
+    pub kv_dtype: String,
+    /// Connections now.
+    pub connections: u32,
+    /// Sessions of all owners.
+    pub sessions: u64,
+    /// Requests in the batch.
+    pub running: u64,
+    /// Requests waiting.
+    pub queued: u64,
+    /// Tokens the KV cache holds in all.
+    pub kv_tokens_max: u64,
+    /// Of these, leased.
+    pub kv_tokens_used: u64,
+    /// Bytes used on the device.
+    pub device_bytes: u64,
+    /// Bytes the device may give.
+    pub device_budget_bytes: u64,
+    /// Prompt tokens evaluated since start.
+    pub prefill_tokens: u64,
+    /// Prompt tokens taken from a cache since start.
+    pub cached_tokens: u64,
+    /// Tokens generated since start.
+    pub decode_tokens: u64,
+    /// Steps since start.
+    pub steps: u64,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+    /// Prompt tokens evaluated per second, lately.
+    #[serde(default)]
+    pub prefill_tokens_per_second: f64,
+    /// Tokens generated per second, lately.
+    #[serde(default)]
+    pub decode_tokens_per_second: f64,
+    /// Caches given up for other sessions.
+    #[serde(default)]
+    pub evictions: u64,
+    /// Times that a lost device was opened again.
+    #[serde(default)]
+    pub recoveries: u64,
+    /// Pages of the KV cache by state.
+    #[serde(default)]
+    pub kv_pages: KvPages,
+    /// How generations ended.
+    #[serde(default)]
+    pub finished: Finished,
+    /// Times of the steps.
+    #[serde(default)]
+    pub step_seconds: Histogram,
+    /// Requests in the steps.
+    #[serde(default)]
+    pub batch_requests: Histogram,
+}
+
+/// Pages of the KV cache by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvPages {
+    /// Held by sessions.
+    pub leased: u64,
+    /// Zeroed and ready.
+    pub free: u64,
+    /// Given back and not zeroed yet.
+    pub soiled: u64,
+}
+
+/// How generations ended since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// At a stop token or text.
+    pub stop: u64,
+    /// At their limit.
+    pub length: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Failed.
+    pub error: u64,
+}
+
+/// How often values fell between bounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Upper bounds, ascending; one more range is open.
+    pub bounds: Vec<f64>,
+    /// Values in each range, one more than the bounds.
+    pub counts: Vec<u64>,
+    /// Sum of the values.
+    pub sum: f64,
+}
+
+impl From<engine::Histogram> for Histogram {
+    fn from(histogram: engine::Histogram) -> Self {
+        let engine::Histogram { bounds, counts, sum } = histogram;
+        Self { bounds: bounds.to_vec(), counts, sum }
+    }
+}
+
+impl StatusResult {
+    /// What an engine that serves `model` to so many connections reports.
+    #[must_use]
+    pub fn new(
+        server: ServerInfo,
+        model: ModelFacts,
+        status: EngineStatus,
+        connections: u32,
+    ) -> Self {
+        let [prefill_tokens_per_second, decode_tokens_per_second] =
+            status.activity.tokens_per_second();
+        let (pages, finished) = (status.kv_pages, status.activity.finished);
+        Self {
+            server,
+            model,
+            device: status.device,
+            driver: status.driver,
+            kv_dtype: status.kv_dtype,
+            connections,
+            sessions: status.sessions as u64,
+            running: status.running as u64,
+            queued: status.queued as u64,
+            kv_tokens_max: status.kv_tokens_max,
+            kv_tokens_used: status.kv_tokens_used,
+            device_bytes: status.device_bytes,
+            device_budget_bytes: status.device_budget_bytes,
+            prefill_tokens: status.prefill_tokens,
+            cached_tokens: status.cached_tokens,
+            decode_tokens: status.decode_tokens,
+            steps: status.steps,
+            uptime_seconds: status.uptime_seconds,
+            prefill_tokens_per_second,
+            decode_tokens_per_second,
+            evictions: status.activity.evictions,
+            recoveries: status.recoveries,
+            kv_pages: KvPages { leased: pages.leased, free: pages.free, soiled: pages.soiled },
+            finished: Finished {
+                stop: finished.stop,
+                length: finished.length,
+                cancelled: finished.cancelled,
+                error: finished.error,
+            },
+            step_seconds: status.activity.step_seconds.into(),
+            batch_requests: status.activity.batch_requests.into(),
+        }
+    }
+}
+
+/// Result of `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricsResult {
+    /// The counts in the text format that Prometheus reads (OpenMetrics 1.0).
+    pub text: String,
+}
