@@ -194,6 +194,7 @@ fn a_man_page_for_each_command() {
         "devices",
         "inspect",
         "man",
+        "metrics",
         "perplexity",
         "run",
         "sessions-close",
