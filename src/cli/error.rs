@@ -142,6 +142,15 @@ pub enum CliError {
     /// Nothing to measure.
     #[error("nothing to measure: both -p and -n are 0")]
     NothingToMeasure,
+    /// Other programs would disturb a measurement.
+    #[error(
+        "other programs use {percent:.0} % of the processors: figures would mean nothing. Wait \
+         until the machine is quiet, or use --force"
+    )]
+    MachineBusy {
+        /// Of all processors' time.
+        percent: f64,
+    },
 
     /// A GGUF file cannot be read.
     #[error(transparent)]

@@ -7,7 +7,8 @@ use thiserror::Error;
 use super::output;
 use crate::config::{Config, KvDtype, Places};
 use crate::engine::{EngineOptions, OpenError, Opened, open};
-use crate::gpu::DeviceError;
+use crate::gpu::{DeviceError, Executor};
+use crate::kernels::PageLayout;
 use crate::kv_cache::{KvLease, LeaseError};
 use crate::scheduler::{Batch, TokenSpan};
 use crate::tokenizer::Tokenizer;
@@ -98,17 +99,35 @@ impl LocalError {
 /// # Errors
 /// The file or the device is not usable.
 pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalError> {
-    let config = VulkanConfig {
-        device: options.device.clone(),
+    let executor = open_device(options.device.as_deref())?;
+    let opened = open_model(Box::new(executor), options, 1)?;
+    let mut local = RunnerModel { opened, lease: None, tokens: 0 };
+    local.reset()?;
+    Ok(Box::new(local))
+}
+
+/// Opens a device by index, name or UUID, or the best one; its compiled pipelines are kept.
+pub(super) fn open_device(device: Option<&str>) -> Result<VulkanExecutor, DeviceError> {
+    VulkanExecutor::new(&VulkanConfig {
+        device: device.map(str::to_owned),
         pipeline_cache_dir: Places::of_this_process().cache_dir(&Config::default()),
         ..VulkanConfig::default()
-    };
-    let executor = Box::new(VulkanExecutor::new(&config)?);
+    })
+}
+
+/// Loads a model and makes room for `sessions` contexts of `options.context_tokens`.
+pub(super) fn open_model(
+    executor: Box<dyn Executor>,
+    options: &LocalOptions,
+    sessions: usize,
+) -> Result<Opened, LocalError> {
+    let context_tokens = options.context_tokens as usize;
     let engine = EngineOptions {
-        context_tokens: options.context_tokens as usize,
-        kv_tokens: options.context_tokens as usize,
+        context_tokens,
+        // A session's pages are whole.
+        kv_tokens: sessions * context_tokens.next_multiple_of(PageLayout::TOKENS as usize),
         kv_dtype: options.kv_dtype,
-        sessions_max: 1,
+        sessions_max: sessions,
         ..EngineOptions::default()
     };
     let bar = output::load_bar();
@@ -117,9 +136,7 @@ pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalEr
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let mut local = RunnerModel { opened, lease: None, tokens: 0 };
-    local.reset()?;
-    Ok(Box::new(local))
+    Ok(opened)
 }
 
 /// A runner with one lease.

@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod embed;
+pub mod fma_peak;
 pub mod gather_rows;
 pub mod glu;
 pub mod layer_norm;
@@ -14,8 +15,10 @@ pub mod moe_lists;
 pub mod moe_route;
 pub mod pages;
 pub mod qkv_post;
+pub mod read_stream;
 pub mod rms_norm;
 pub mod spirv;
+pub mod work;
 
 use crate::gpu::{BufferSlice, Capabilities, Kernel};
 use crate::tensor::DType;

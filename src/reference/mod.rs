@@ -6,6 +6,7 @@
 mod attention;
 mod embed;
 mod executor;
+mod fma_peak;
 mod gather_rows;
 mod glu;
 mod layer_norm;
@@ -17,6 +18,7 @@ mod moe_lists;
 mod moe_route;
 mod planes;
 mod qkv_post;
+mod read_stream;
 mod rms_norm;
 
 pub use executor::ReferenceExecutor;
@@ -30,7 +32,7 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 11] = [
+    const STEMS: [&str; 13] = [
         "matmul",
         "embed",
         "qkv_post",
@@ -42,6 +44,8 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "moe_route",
         "moe_lists",
         "moe_combine",
+        "read_stream",
+        "fma_peak",
     ];
     let stem = STEMS
         .into_iter()
@@ -59,6 +63,8 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("layer_norm") => layer_norm::run(dispatch, memory),
         Some("gather_rows") => gather_rows::run(dispatch, memory),
         Some("glu") => glu::run(dispatch, memory),
+        Some("read_stream") => read_stream::run(dispatch, memory),
+        Some("fma_peak") => fma_peak::run(dispatch, memory),
         _ => panic!("kernel {name} has no twin in src/reference"),
     }
 }

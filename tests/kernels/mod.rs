@@ -3,6 +3,7 @@
 
 mod attention;
 mod embed;
+mod fma_peak;
 mod gather_rows;
 mod glu;
 mod layer_norm;
@@ -12,6 +13,7 @@ mod moe_combine;
 mod moe_lists;
 mod moe_route;
 mod qkv_post;
+mod read_stream;
 mod rms_norm;
 mod weights;
 

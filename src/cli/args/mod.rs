@@ -1,5 +1,6 @@
 //! The command line's grammar and its help texts; no behaviour.
 
+mod bench;
 mod generation;
 mod model;
 
@@ -8,11 +9,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub use bench::BenchOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
 pub(crate) use generation::{penalty, share, temperature};
-pub use model::{
-    BenchOptions, DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, TokenizeOptions,
-};
+pub use model::{DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, TokenizeOptions};
 
 const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
 

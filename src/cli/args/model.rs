@@ -37,15 +37,6 @@ Examples:
   hob perplexity --model model.gguf -f text.txt --chunks 8
   hob perplexity --model model.gguf -f text.txt --kv-dtype f32 --json";
 
-const BENCH_AFTER_HELP: &str = "\
-As llama.cpp's llama-bench: pp is the evaluation of a prompt of N random tokens at once, tg that of
-N tokens one at a time, both from an empty cache. The figures are tokens per second; a warm-up is
-not counted.
-
-Examples:
-  hob bench --model model.gguf
-  hob bench --model model.gguf -p 128 -n 16 -r 3 --device llvmpipe --json";
-
 /// Options of `hob tokenize`.
 #[derive(Debug, Args)]
 #[command(after_help = TOKENIZE_AFTER_HELP)]
@@ -131,36 +122,6 @@ pub struct PerplexityOptions {
     /// Most chunks to score; without it, all of the text
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
-    /// Element type of the KV cache [default: f16 where the device has it, else f32]
-    #[arg(long, value_name = "TYPE")]
-    pub kv_dtype: Option<KvDtype>,
-    /// Device by index, name or UUID (see `hob devices`)
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Print a JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `hob bench`.
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_AFTER_HELP)]
-pub struct BenchOptions {
-    /// GGUF model file
-    #[arg(long, value_name = "FILE")]
-    pub model: PathBuf,
-    /// Tokens of the prompt; 0 skips this measurement
-    #[arg(short = 'p', long, value_name = "TOKENS", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(..=1 << 20))]
-    pub prompt_tokens: u32,
-    /// Tokens to generate; 0 skips this measurement
-    #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 128,
-          value_parser = clap::value_parser!(u32).range(..=1 << 20))]
-    pub generate_tokens: u32,
-    /// Times each measurement is taken
-    #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repetitions: u32,
     /// Element type of the KV cache [default: f16 where the device has it, else f32]
     #[arg(long, value_name = "TYPE")]
     pub kv_dtype: Option<KvDtype>,

@@ -60,7 +60,7 @@ function measure(environment, program, ...args) {
 const hob = () => {
     const result = {prefill: {}, decode: []};
     const bench = (p, n) =>
-        measure({}, options.hob, "bench", "--model", options.model, "--json",
+        measure({}, options.hob, "bench", "--model", options.model, "--json", "--force",
             "-p", String(p), "-n", String(n), "-r", String(repetitions));
     for (const count of prefill) result.prefill[count] = speeds(bench(count, 0), "pp");
     result.decode = speeds(bench(0, decode), "tg");

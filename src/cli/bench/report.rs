@@ -1,0 +1,101 @@
+//! What `hob bench` prints.
+
+use serde::Serialize;
+
+use super::ceilings::Ceilings;
+use super::measure::Measurement;
+use super::profile::{self, KernelUse, percent};
+use super::statistics::Percentiles;
+use crate::cli::CliError;
+use crate::cli::output::{self, Output};
+use crate::cli::table::{Align, Table};
+
+/// A measurement, and its kernels where they were asked for.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry {
+    #[serde(flatten)]
+    pub(super) measurement: Measurement,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernels: Option<Vec<KernelUse>>,
+}
+
+/// All measurements of a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) device: String,
+    pub(super) driver: String,
+    pub(super) repetitions: u32,
+    /// Part of the processors that others used meanwhile; absent where the system does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) others_cpu: Option<f64>,
+    /// Whether that was too much.
+    pub(super) disturbed: bool,
+    pub(super) ceilings: Ceilings,
+    pub(super) results: Vec<Entry>,
+}
+
+impl Report {
+    pub(super) fn write(&self, json: bool) -> Result<(), CliError> {
+        let mut output = Output::stdout();
+        if json {
+            return output.json(self);
+        }
+        let head = format!("{} on {}, {}", self.model, self.device, self.driver);
+        output.styled_line(output::DIM, &head)?;
+        let Ceilings { copy_gb_s, read_gb_s, gflop_s } = self.ceilings;
+        let ceilings = format!(
+            "measured at most: copy {copy_gb_s:.1} GB/s, read {read_gb_s:.1} GB/s, \
+             {gflop_s:.0} GFLOP/s of f32"
+        );
+        output.styled_line(output::DIM, &ceilings)?;
+        self.table().write(&mut output)?;
+        for entry in &self.results {
+            if let Some(kernels) = &entry.kernels {
+                output.line("")?;
+                profile::write(&mut output, &entry.measurement.test, kernels)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("TEST", Align::Left),
+            ("TOKENS/S", Align::Right),
+            ("LEAST", Align::Right),
+            ("MOST", Align::Right),
+            ("TTFT OR ITL, MS", Align::Right),
+            ("P95", Align::Right),
+            ("P99", Align::Right),
+            ("GB/S", Align::Right),
+            ("OF MEMORY", Align::Right),
+            ("GFLOP/S", Align::Right),
+            ("OF PEAK", Align::Right),
+            ("HOST, US", Align::Right),
+        ]);
+        for Entry { measurement, .. } in &self.results {
+            let samples = measurement.samples.iter().copied();
+            let least = samples.clone().fold(f64::INFINITY, f64::min);
+            let most = samples.fold(0.0, f64::max);
+            let mut cells = vec![measurement.test.clone()];
+            cells.extend([measurement.median, least, most].map(|rate| format!("{rate:.2}")));
+            let times = measurement.itl_ms.or(measurement.ttft_ms);
+            cells.extend(match times {
+                Some(Percentiles { p50, p95, p99 }) => {
+                    [p50, p95, p99].map(|time| format!("{time:.2}"))
+                }
+                None => ["-"; 3].map(str::to_owned),
+            });
+            cells.extend([
+                format!("{:.2}", measurement.gb_s),
+                percent(measurement.gb_s / self.ceilings.memory_gb_s()),
+                format!("{:.2}", measurement.gflop_s),
+                percent(measurement.gflop_s / self.ceilings.gflop_s),
+                format!("{:.0}", measurement.host_us_per_step),
+            ]);
+            table.row(cells);
+        }
+        table
+    }
+}
