@@ -204,6 +204,13 @@ getters! {
             other => narrow(other).map(Cow::Owned),
         })
     };
+    bytes, opt_bytes, Vec<u8>, "an array of bytes", |value| {
+        array(value, |array| match array {
+            Array::U8(values) => Some(values.clone()),
+            Array::I8(values) => Some(values.iter().map(|value| value.cast_unsigned()).collect()),
+            _ => None,
+        })
+    };
     bool_array, opt_bool_array, &[bool], "an array of bools", |value| {
         array(value, |array| match array {
             Array::Bool(values) => Some(values.as_slice()),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::encode::{Model, SPM_SPACE};
+use super::encode::SPM_SPACE;
 use super::vocab::Kind;
 use super::{Tokenizer, TokenizerError, byte_level};
 
@@ -26,20 +26,18 @@ impl Tokenizer {
         if !kind.is(Kind::NORMAL) {
             return Ok(Cow::Borrowed(&[]));
         }
-        Ok(match &self.model {
-            Model::Bpe(_) => {
-                let mut bytes = Vec::with_capacity(text.len());
-                byte_level::decode_into(text, &mut bytes);
-                Cow::Owned(bytes)
-            }
-            Model::Spm(_) if text.contains(SPM_SPACE) => {
-                Cow::Owned(text.replace(SPM_SPACE, " ").into_bytes())
-            }
-            Model::Spm(_) => Cow::Borrowed(text.as_bytes()),
-        })
+        if self.model.is_byte_level() {
+            let mut bytes = Vec::with_capacity(text.len());
+            byte_level::decode_into(text, &mut bytes);
+            return Ok(Cow::Owned(bytes));
+        }
+        if text.contains(SPM_SPACE) {
+            return Ok(Cow::Owned(text.replace(SPM_SPACE, " ").into_bytes()));
+        }
+        Ok(Cow::Borrowed(text.as_bytes()))
     }
 
-    /// The text of tokens that begin a text: the space that SPM puts first is taken off again.
+    /// The text of tokens that begin a text: the space that some models put first is taken off.
     ///
     /// `render_special` shows control tokens as their text; without it they are left out. Bytes
     /// that are not UTF-8 become U+FFFD.
@@ -60,7 +58,7 @@ impl Tokenizer {
 
     /// Whether [`encode`](Self::encode) puts a space before the text.
     pub(super) fn puts_space_first(&self) -> bool {
-        matches!(&self.model, Model::Spm(spm) if spm.add_space_prefix)
+        self.model.puts_space_first()
     }
 
     /// Appends a token's bytes. While `at_start`, one leading space is left out; the first token

@@ -1,12 +1,13 @@
 //! Text to tokens.
 
-use std::collections::HashMap;
-
-use super::merge::{Merge, Merger, NO_TOKEN, key_of_score};
-use super::pre::PreTokenizer;
+use super::bpe::Bpe;
+use super::pre_names::Spelling;
 use super::specials::Fragment;
+use super::spm::Spm;
+use super::unigram::Unigram;
 use super::vocab::Vocab;
-use super::{Tokenizer, TokenizerError, VocabSource, byte_level};
+use super::wordpiece::WordPiece;
+use super::{Tokenizer, TokenizerError, VocabSource};
 
 /// Longest text for one call; positions are 32 bits, and SPM writes a space as three bytes.
 const TEXT_BYTES_MAX: usize = 1 << 30;
@@ -17,35 +18,47 @@ pub(super) const SPM_SPACE: &str = "▁";
 /// How words become tokens.
 #[derive(Debug)]
 pub(super) enum Model {
-    /// Byte-level BPE.
+    /// Byte-pair encoding, most often of bytes.
     Bpe(Bpe),
     /// SentencePiece: the pair whose token scores highest merges first.
     Spm(Spm),
+    /// BERT's: the longest token from the left.
+    WordPiece(WordPiece),
+    /// The cut whose tokens score highest.
+    Unigram(Unigram),
 }
 
 /// What holds where the file does not say.
+#[derive(Default)]
 pub(super) struct Defaults {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
+    pub(super) sep: Option<u32>,
+    pub(super) unk: Option<u32>,
     pub(super) add_bos: bool,
+    pub(super) add_eos: bool,
+    pub(super) add_sep: bool,
 }
 
-#[derive(Debug)]
-pub(super) struct Bpe {
-    pre: PreTokenizer,
-    /// The token of each byte, or [`NO_TOKEN`].
-    byte_ids: [u32; 256],
-    /// By left token and right token: rank and merged token.
-    merges: HashMap<(u32, u32), (u32, u32)>,
-}
+impl Defaults {
+    /// The defaults of a kind of vocabulary; ids that it does not have are left out.
+    fn of(model: &str, vocab: &Vocab) -> Self {
+        let id = |id: u32| Some(id).filter(|id| (*id as usize) < vocab.len());
+        match model {
+            "llama" => Self { bos: id(1), eos: id(2), add_bos: true, ..Self::default() },
+            "bert" => Self {
+                bos: id(101),
+                sep: id(102),
+                unk: id(100),
 
-#[derive(Debug)]
-pub(super) struct Spm {
-    /// Merge key of each token.
-    keys: Vec<u32>,
-    /// The token that writes each byte where no token has the character, or [`NO_TOKEN`].
-    byte_ids: [u32; 256],
-    pub(super) add_space_prefix: bool,
+                add_bos: true,
+                add_sep: true,
+                ..Self::default()
+            },
+            "t5" => Self { eos: id(1), unk: id(2), add_eos: true, ..Self::default() },
+            _ => Self::default(),
+        }
+    }
 }
 
 impl Model {
@@ -53,120 +66,35 @@ impl Model {
         vocab: &Vocab,
         source: &VocabSource,
     ) -> Result<(Self, Defaults), TokenizerError> {
-        match source.model.as_str() {
-            "gpt2" => {
+        let mut defaults = Defaults::of(&source.model, vocab);
+        let unknown = source.unk.or(defaults.unk);
+        let model = match source.model.as_str() {
+            "gpt2" | "gemma4" | "whitespace" => {
                 let bpe = Bpe::new(vocab, source)?;
-                let defaults = Defaults { bos: None, eos: None, add_bos: bpe.pre.add_bos() };
-                Ok((Self::Bpe(bpe), defaults))
+                defaults.add_bos = bpe.adds_bos();
+                Self::Bpe(bpe)
             }
-            "llama" => {
-                let defaults = Defaults { bos: Some(1), eos: Some(2), add_bos: true };
-                Ok((Self::Spm(Spm::new(vocab, source)), defaults))
-            }
-            found => Err(TokenizerError::UnknownModel { found: found.to_owned() }),
-        }
-    }
-}
-
-impl Bpe {
-    fn new(vocab: &Vocab, source: &VocabSource) -> Result<Self, TokenizerError> {
-        let pre = PreTokenizer::new(source.pre.as_deref().unwrap_or("default"))?;
-        if source.merges.is_empty() {
-            return Err(TokenizerError::MissingMerges);
-        }
-        let byte_ids = std::array::from_fn(|byte| {
-            let c = byte_level::byte_to_char(byte as u8);
-            vocab.id(c.encode_utf8(&mut [0; 4]).as_bytes()).unwrap_or(NO_TOKEN)
-        });
-        let mut merges = HashMap::with_capacity(source.merges.len());
-        let mut joined = String::new();
-        for (rank, merge) in source.merges.iter().enumerate() {
-            // The left part has at least one character, which may itself be a space.
-            let first = merge.chars().next().map_or(0, char::len_utf8);
-            let Some(space) = merge[first..].find(' ') else { continue };
-            let (left, right) = (&merge[..first + space], &merge[first + space + 1..]);
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            let ids = [left, right, &joined].map(|text| vocab.id(text.as_bytes()));
-            // A merge of what the vocabulary lacks cannot lead to a token.
-            if let [Some(left), Some(right), Some(id)] = ids {
-                merges.entry((left, right)).or_insert((rank as u32, id));
-            }
-        }
-        Ok(Self { pre, byte_ids, merges })
+            "llama" => Self::Spm(Spm::new(vocab, source)),
+            "bert" => Self::WordPiece(WordPiece::new(vocab, source, unknown)?),
+            "t5" => Self::Unigram(Unigram::new(vocab, source, unknown)?),
+            found => return Err(TokenizerError::UnknownModel { found: found.to_owned() }),
+        };
+        Ok((model, defaults))
     }
 
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
-        let mut merger = Merger::default();
-        let mut written = String::new();
-        self.pre.split(text, &mut |word| {
-            if self.pre.ignore_merges() {
-                written.clear();
-                written.extend(word.bytes().map(byte_level::byte_to_char));
-                if let Some(id) = vocab.id(written.as_bytes()) {
-                    out.push(id);
-                    return;
-                }
-            }
-            merger.clear();
-            for byte in word.bytes() {
-                merger.push(1, self.byte_ids[byte as usize]);
-            }
-            merger.run(|left, right| {
-                let (key, id) = *self.merges.get(&(left.id, right.id))?;
-                Some(Merge { key, id })
-            });
-            // A byte that the vocabulary lacks is left out, as llama.cpp does.
-            out.extend(merger.merged().map(|s| s.id).filter(|id| *id != NO_TOKEN));
-        });
-    }
-}
-
-impl Spm {
-    fn new(vocab: &Vocab, source: &VocabSource) -> Self {
-        let keys = (0..vocab.len())
-            .map(|id| key_of_score(source.scores.get(id).copied().unwrap_or(0.0)))
-            .collect();
-        let unknown = source.unk.or((vocab.len() > 0).then_some(0));
-        let byte_ids = std::array::from_fn(|byte| {
-            let byte = byte as u8;
-            vocab
-                .id(format!("<0x{byte:02X}>").as_bytes())
-                .or_else(|| vocab.id(&[byte]))
-                .or(unknown)
-                .unwrap_or(NO_TOKEN)
-        });
-        let add_space_prefix = source.add_space_prefix.unwrap_or(true);
-        Self { keys, byte_ids, add_space_prefix }
+    /// Whether tokens are bytes in the byte-level alphabet.
+    pub(super) fn is_byte_level(&self) -> bool {
+        matches!(self, Self::Bpe(bpe) if bpe.spelling() == Spelling::Bytes)
     }
 
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let bytes = text.as_bytes();
-        let mut merger = Merger::default();
-        for (at, c) in text.char_indices() {
-            let len = c.len_utf8();
-            merger.push(len as u32, vocab.id(&bytes[at..at + len]).unwrap_or(NO_TOKEN));
+    /// Whether a space that no text has is put before the text.
+    pub(super) fn puts_space_first(&self) -> bool {
+        match self {
+            Self::Bpe(_) => false,
+            Self::Spm(spm) => spm.add_space_prefix,
+            Self::WordPiece(_) => true,
+            Self::Unigram(unigram) => unigram.add_space_prefix,
         }
-        merger.run(|left, right| {
-            let start = left.start as usize;
-            let id = vocab.id(&bytes[start..start + (left.len + right.len) as usize])?;
-            Some(Merge { key: self.keys[id as usize], id })
-        });
-        for symbol in merger.merged() {
-            if symbol.id != NO_TOKEN {
-                out.push(symbol.id);
-                continue;
-            }
-            let start = symbol.start as usize;
-            for byte in &bytes[start..start + symbol.len as usize] {
-                match self.byte_ids[*byte as usize] {
-                    NO_TOKEN => return Err(TokenizerError::NoTokenForByte { byte: *byte }),
-                    id => out.push(id),
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -177,7 +105,8 @@ impl Tokenizer {
     /// a control token in `text` for that token; without it, only user-defined tokens are found so.
     ///
     /// # Errors
-    /// A text of more than 1 GiB, or an SPM vocabulary without a token for some byte.
+    /// A text of more than 1 GiB (64 MiB for Unigram), an SPM vocabulary without a token for some
+    /// byte, or a broken map of characters.
     pub fn encode(
         &self,
         text: &str,
@@ -199,7 +128,7 @@ impl Tokenizer {
                 behind_special = matches!(fragment, Fragment::Token(_));
             }
         }
-        out.extend(self.added_eos.filter(|_| add_special));
+        out.extend(self.added_end.filter(|_| add_special));
         Ok(out)
     }
 
@@ -210,15 +139,11 @@ impl Tokenizer {
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         match &self.model {
-            Model::Bpe(bpe) => {
-                bpe.encode(&self.vocab, text, out);
-                Ok(())
-            }
-            Model::Spm(spm) => {
-                let prefix = if spm.add_space_prefix && behind_special { SPM_SPACE } else { "" };
-                let escaped = format!("{prefix}{}", text.replace(' ', SPM_SPACE));
-                spm.encode(&self.vocab, &escaped, out)
-            }
+            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, self.lowercase, out),
+            Model::Spm(spm) => spm.encode(&self.vocab, text, behind_special, out)?,
+            Model::WordPiece(wordpiece) => wordpiece.encode(&self.vocab, text, out),
+            Model::Unigram(unigram) => unigram.encode(&self.vocab, text, out)?,
         }
+        Ok(())
     }
 }

@@ -7,14 +7,18 @@ use thiserror::Error;
 pub enum TokenizerError {
     /// A kind of tokenizer that is not built here.
     #[error(
-        "tokenizer.ggml.model is {found:?}; wanted \"gpt2\" (byte-level BPE) or \"llama\" (SPM)"
+        "tokenizer.ggml.model is {found:?}; wanted \"gpt2\" or \"gemma4\" (BPE), \"llama\" (SPM), \
+         \"bert\" (WordPiece), \"t5\" (Unigram) or \"whitespace\""
     )]
     UnknownModel {
         /// What the file says.
         found: String,
     },
     /// A pre-tokenizer that is not built here.
-    #[error("tokenizer.ggml.pre is {found:?}; wanted one of: {known}")]
+    #[error(
+        "tokenizer.ggml.pre is {found:?}; wanted one of: {known}; --tokenizer-fallback cuts text by \
+         \"default\" instead, which makes some words other tokens than the model was trained on"
+    )]
     UnknownPre {
         /// What the file says.
         found: String,
@@ -62,6 +66,14 @@ pub enum TokenizerError {
         flag: &'static str,
         /// The key that should name it.
         key: &'static str,
+    },
+    /// The map of characters is not one.
+    #[error("tokenizer.ggml.precompiled_charsmap, {bytes} bytes, is broken: {detail}")]
+    Charsmap {
+        /// Its length.
+        bytes: usize,
+        /// What is wrong.
+        detail: &'static str,
     },
     /// The special tokens' texts cannot be searched for.
     #[error("the special tokens' texts do not fit a matcher: {0}")]

@@ -1,25 +1,34 @@
 //! Text to tokens and back.
 //!
-//! Built in memory from a model file's own vocabulary ([`VocabSource`]): byte-level BPE ("gpt2") or
-//! SentencePiece-style merging by score ("llama"). Its measure is llama.cpp: the same ids for every
-//! text. It knows nothing of sessions; it is immutable and shared between threads.
+//! Built in memory from a model file's own vocabulary ([`VocabSource`]): BPE (`bpe`),
+//! SentencePiece-style merging by score (`spm`), WordPiece (`wordpiece`) or Unigram (`unigram`).
+//! Its measure is llama.cpp: the same ids for every text. It knows nothing of sessions; it is
+//! immutable and shared between threads.
 //!
-//! The walk of a text: `specials` cuts out special tokens, `pre` cuts the rest into words (SPM
-//! has no words), `merge` merges each word's bytes or characters into tokens.
+//! The walk of a text: `specials` cuts out special tokens; the rest goes to the model. BPE cuts it
+//! into words by `pre`, and `merge` merges each word's bytes or characters into tokens, as it does
+//! for SPM, which has no words.
 
+mod bpe;
 mod byte_level;
+mod charsmap;
 mod decode;
 mod encode;
 mod error;
 mod merge;
 mod pre;
 mod pre_names;
+mod prefixes;
 mod source;
 mod specials;
+mod spm;
 mod stop_matcher;
 mod stops;
 mod stream;
+mod unicode;
+mod unigram;
 mod vocab;
+mod wordpiece;
 
 #[cfg(test)]
 mod tests;
@@ -43,10 +52,13 @@ pub struct Tokenizer {
     stops: Vec<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
+    sep: Option<u32>,
     /// BOS, where one is added.
     added_bos: Option<u32>,
-    /// EOS, where one is added.
-    added_eos: Option<u32>,
+    /// EOS, or BERT's separator, where one is added.
+    added_end: Option<u32>,
+    /// Text is taken in lower case by a vocabulary of words.
+    lowercase: bool,
 }
 
 impl Tokenizer {
@@ -65,6 +77,7 @@ impl Tokenizer {
         source.eos = or_default(source.eos, defaults.eos);
         let stops = stops::collect(&mut vocab, &source);
         let specials = Specials::new(&vocab, &source)?;
+        source.sep = or_default(source.sep, defaults.sep);
         let added_bos = added(
             source.add_bos.unwrap_or(defaults.add_bos),
             source.bos,
@@ -72,13 +85,31 @@ impl Tokenizer {
             "tokenizer.ggml.bos_token_id",
         )?;
         let added_eos = added(
-            source.add_eos.unwrap_or(false),
+            source.add_eos.unwrap_or(defaults.add_eos),
             source.eos,
             "tokenizer.ggml.add_eos_token",
             "tokenizer.ggml.eos_token_id",
         )?;
-        let (bos, eos) = (source.bos, source.eos);
-        Ok(Self { vocab, model, specials, stops, bos, eos, added_bos, added_eos })
+        let added_sep = added(
+            source.add_sep.unwrap_or(defaults.add_sep),
+            source.sep,
+            "tokenizer.ggml.add_sep_token",
+            "tokenizer.ggml.seperator_token_id",
+        )?;
+        // Only BERT's separator stands behind a single text; elsewhere it stands between two.
+        let is_bert = matches!(model, Model::WordPiece(_));
+        Ok(Self {
+            vocab,
+            model,
+            specials,
+            stops,
+            bos: source.bos,
+            eos: source.eos,
+            sep: source.sep,
+            added_bos,
+            added_end: if is_bert { added_sep } else { added_eos },
+            lowercase: source.lowercase.unwrap_or(false),
+        })
     }
 
     /// Number of tokens.
@@ -97,6 +128,18 @@ impl Tokenizer {
     #[must_use]
     pub fn eos(&self) -> Option<u32> {
         self.eos
+    }
+
+    /// Separator of texts.
+    #[must_use]
+    pub fn sep(&self) -> Option<u32> {
+        self.sep
+    }
+
+    /// What [`encode`](Self::encode) puts last when special tokens are added.
+    #[must_use]
+    pub fn added_end(&self) -> Option<u32> {
+        self.added_end
     }
 
     /// Whether [`encode`](Self::encode) puts BOS first when special tokens are added.

@@ -8,7 +8,11 @@
 use regex::Regex;
 
 use super::TokenizerError;
-use super::pre_names::{self, PreRule};
+use super::pre_names::{self, Digits, PreRule};
+use super::unicode;
+
+/// The rule where a file names none, or one that is not known and need not be.
+pub(super) const DEFAULT: &str = "default";
 
 /// Ready to cut text.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ struct Stage {
     gives_back: bool,
     /// The rule has `\s*[\r\n]` first, which takes white space up to a line end and keeps it.
     keeps_line_ends: bool,
+    /// Lengths of white space that is kept together; none keeps all.
+    runs: &'static [usize],
 }
 
 impl PreTokenizer {
@@ -33,23 +39,23 @@ impl PreTokenizer {
             found: name.to_owned(),
             known: pre_names::known_names(),
         })?;
-        let stages = rule.stages.iter().map(|pattern| Stage::new(pattern)).collect();
+        let stages = rule.stages.iter().map(|pattern| Stage::new(pattern, rule)).collect();
         Ok(Self { rule, stages })
     }
 
-    /// A word that is a token as it stands is not merged.
-    pub(super) fn ignore_merges(&self) -> bool {
-        self.rule.ignore_merges
-    }
-
-    /// Whether BOS is added where the file does not say.
-    pub(super) fn add_bos(&self) -> bool {
-        self.rule.add_bos
+    /// What it does beside cutting.
+    pub(super) fn rule(&self) -> &'static PreRule {
+        self.rule
     }
 
     /// Calls `word` with each word of `text`, in order; together they are the text.
     pub(super) fn split(&self, text: &str, word: &mut dyn FnMut(&str)) {
-        split_stages(&self.stages, text, word);
+        match self.rule.digits {
+            None => split_stages(&self.stages, text, word),
+            Some(digits) => {
+                digits.split(text, &mut |piece| split_stages(&self.stages, piece, word));
+            }
+        }
     }
 }
 
@@ -60,10 +66,58 @@ fn split_stages(stages: &[Stage], text: &str, word: &mut dyn FnMut(&str)) {
     }
 }
 
+impl Digits {
+    /// Calls `piece` with the parts of `text` that this rule makes.
+    fn split(self, text: &str, piece: &mut dyn FnMut(&str)) {
+        let mut done = 0;
+        let mut cut = |at: usize| {
+            if at > done {
+                piece(&text[done..at]);
+                done = at;
+            }
+        };
+        let mut at = 0;
+        while let Some(found) = text[at..].find(|c| self.takes(c)) {
+            let start = at + found;
+            let rest = &text[start..];
+            let end = start + rest.find(|c| !self.takes(c)).unwrap_or(rest.len());
+            at = end;
+            let word_goes_on =
+                text[end..].starts_with(|c: char| c == '_' || c.is_ascii_alphabetic());
+            if self == Self::WholeWords && word_goes_on {
+                continue;
+            }
+            if self != Self::BeforeThrees {
+                cut(start);
+            }
+            let mut left = text[start..end].chars().count();
+            for (offset, _) in text[start..end].char_indices() {
+                if left.is_multiple_of(3) {
+                    cut(start + offset);
+                }
+                left -= 1;
+            }
+            if self != Self::BeforeThrees {
+                cut(end);
+            }
+        }
+        cut(text.len());
+    }
+
+    fn takes(self, c: char) -> bool {
+        match self {
+            Self::Numerals => unicode::classes().number.has(c),
+            Self::WholeWords | Self::BeforeThrees => c.is_ascii_digit(),
+        }
+    }
+}
+
 impl Stage {
-    fn new(pattern: &str) -> Self {
+    fn new(pattern: &str, rule: &PreRule) -> Self {
+        let dated = unicode::dated(pattern);
         Self {
-            regex: Regex::new(pattern).expect("a test compiles every pattern of the table"),
+            regex: Regex::new(&dated).expect("a test compiles every pattern of the table"),
+            runs: rule.white_space_runs,
             gives_back: pattern.ends_with(r"|\s+"),
             keeps_line_ends: pattern.contains(r"|\s*[\r\n]"),
         }
@@ -89,10 +143,16 @@ impl Stage {
 
     /// How much of a match is kept: all but a last white-space character that the next word takes.
     fn kept_bytes(&self, found: &str, at_end: bool) -> usize {
-        if at_end || !self.gives_back || !found.ends_with(char::is_whitespace) {
+        if !self.gives_back || !found.ends_with(char::is_whitespace) {
             return found.len();
         }
         if self.keeps_line_ends && found.ends_with(['\r', '\n']) {
+            return found.len();
+        }
+        if !self.runs.is_empty() && found.chars().all(char::is_whitespace) {
+            return self.run_bytes(found, at_end);
+        }
+        if at_end {
             return found.len();
         }
         let last = found.chars().next_back().map_or(0, char::len_utf8);
@@ -100,6 +160,13 @@ impl Stage {
             return found.len();
         }
         found.len() - last
+    }
+
+    /// The longest of the runs that leaves one character to the next word; one character at least.
+    fn run_bytes(&self, found: &str, at_end: bool) -> usize {
+        let free = found.chars().count() - usize::from(!at_end);
+        let run = self.runs.iter().find(|run| **run <= free).copied().unwrap_or(1);
+        found.char_indices().nth(run).map_or(found.len(), |(at, _)| at)
     }
 }
 
@@ -145,6 +212,44 @@ mod tests {
     fn words_of_one_case() {
         assert_eq!(words("gpt-4o", "CamelCaseXMLDon't"), ["Camel", "Case", "XMLDon't"]);
         assert_eq!(words("tekken", "Don't"), ["Don", "'t"]);
+    }
+
+    #[test]
+    fn digits_are_cut_into_threes_from_the_right() {
+        assert_eq!(words("superbpe", "ab1234567 x"), ["ab", "1", "234", "567", " x"]);
+        assert_eq!(words("superbpe", "123"), ["123"]);
+        assert_eq!(words("afmoe", "ab1234cd"), ["ab", "1", "234", "cd"]);
+        assert_eq!(words("tiny_aya", "1234.5678x"), ["1", "234", ".", "567", "8", "x"]);
+        assert_eq!(words("spark2_5", "1234"), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn white_space_in_runs_of_powers_of_two() {
+        let lengths =
+            |text: &str| words("jais-2", text).iter().map(String::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&format!("a{}b", " ".repeat(8))), [1, 4, 2, 1, 2]);
+        assert_eq!(lengths(&" ".repeat(9)), [8, 1]);
+        assert_eq!(lengths("a 1"), [1, 1, 1]);
+        assert_eq!(lengths("a  \n b"), [1, 3, 2]);
+    }
+
+    #[test]
+    fn scripts_without_spaces_are_cut_off() {
+        assert_eq!(
+            words("kimi-k2", "abc苹果x'll 12345"),
+            ["abc", "苹果", "x'll", " ", "123", "45"]
+        );
+        assert_eq!(words("youtu", "苹果，好 don't"), ["苹果", "，", "好", " don't"]);
+        assert_eq!(words("gemma4", "a b\n\nc"), ["a b", "\n\n", "c"]);
+        assert_eq!(words("ufakzeka", "İstanbul'da"), ["İstanbul", "'da"]);
+    }
+
+    #[test]
+    fn classes_are_those_of_unicode_15_1() {
+        // U+1C89, a letter since 16.0, is no letter to the vocabularies there are.
+        assert_eq!(words("qwen2", "a\u{1c89}b"), ["a", "\u{1c89}b"]);
+        // U+2EBF0 is one since 15.1.
+        assert_eq!(words("qwen2", "a\u{2ebf0}b"), ["a\u{2ebf0}b"]);
     }
 
     #[test]

@@ -3,22 +3,82 @@
 //! The rules are the models' own; names and rules follow llama.cpp's `llama-vocab.cpp`. Its
 //! trailing `\s+(?!\S)|\s+` is written `\s+` here, see [`super::pre`].
 
-/// How a byte-level vocabulary wants its text cut and its specials set.
+/// How a BPE vocabulary wants its text cut and its specials set.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PreRule {
     /// Values of `tokenizer.ggml.pre`.
     names: &'static [&'static str],
+    /// Numbers are cut by this first.
+    pub(super) digits: Option<Digits>,
     /// Applied one after the other, each to the pieces of the one before.
     pub(super) stages: &'static [&'static str],
+    /// How tokens are written.
+    pub(super) spelling: Spelling,
     /// A word that is a token as it stands is not merged.
     pub(super) ignore_merges: bool,
+    /// A run of line ends that is a token as it stands is not merged.
+    pub(super) keeps_line_ends_whole: bool,
+    /// White space at the end of a rule is cut into runs of these lengths.
+    pub(super) white_space_runs: &'static [usize],
     /// BOS is added where the file does not say.
     pub(super) add_bos: bool,
 }
 
+/// How the tokens of a BPE vocabulary are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Each byte as one character of the byte-level alphabet.
+    Bytes,
+    /// As it is, a space as U+2581.
+    Escaped,
+    /// As it is; white space is dropped.
+    Spaceless,
+}
+
+/// How runs of digits are cut into threes, counted from the right. Regular expressions would need
+/// to look ahead for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Digits {
+    /// All numerals; the run stands alone.
+    Numerals,
+    /// ASCII digits that no letter, digit or underscore follows; the run stands alone.
+    WholeWords,
+    /// ASCII digits; cut only before threes.
+    BeforeThrees,
+}
+
 impl PreRule {
     const fn new(names: &'static [&'static str], stages: &'static [&'static str]) -> Self {
-        Self { names, stages, ignore_merges: false, add_bos: false }
+        Self {
+            names,
+            digits: None,
+            stages,
+            spelling: Spelling::Bytes,
+            ignore_merges: false,
+            keeps_line_ends_whole: false,
+            white_space_runs: &[],
+            add_bos: false,
+        }
+    }
+
+    const fn digits(mut self, digits: Digits) -> Self {
+        self.digits = Some(digits);
+        self
+    }
+
+    const fn spelling(mut self, spelling: Spelling) -> Self {
+        self.spelling = spelling;
+        self
+    }
+
+    const fn keeps_line_ends_whole(mut self) -> Self {
+        self.keeps_line_ends_whole = true;
+        self
+    }
+
+    const fn white_space_runs(mut self, runs: &'static [usize]) -> Self {
+        self.white_space_runs = runs;
+        self
     }
 
     const fn ignore_merges(mut self) -> Self {
@@ -53,40 +113,90 @@ macro_rules! contractions {
 /// GPT-2's rule.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 
-/// GPT-4's rule, with the given rule for numbers.
-macro_rules! gpt4 {
+/// GPT-4's rule behind the contractions, with the given rule for numbers.
+macro_rules! gpt4_words {
     ($numbers:literal) => {
         concat!(
-            contractions!(),
-            r"|[^\r\n\p{L}\p{N}]?\p{L}+|",
+            r"[^\r\n\p{L}\p{N}]?\p{L}+|",
             $numbers,
             r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
         )
     };
 }
 
+/// GPT-4's rule, with the given rule for numbers.
+macro_rules! gpt4 {
+    ($numbers:literal) => {
+        concat!(contractions!(), "|", gpt4_words!($numbers))
+    };
+}
+
 /// Words of one case: upper-case letters and then lower-case ones. As in llama.cpp, a letter
 /// outside ASCII counts as either.
 macro_rules! cased_words {
-    ($suffix:expr) => {
+    ($letters:literal, $suffix:expr) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+",
+            r"[^\r\n\p{L}\p{N}]?[",
+            $letters,
+            r"&&[^a-z]]*[",
+            $letters,
+            r"&&[^A-Z]]+",
             $suffix,
-            r"|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*",
+            r"|[^\r\n\p{L}\p{N}]?[",
+            $letters,
+            r"&&[^a-z]]+[",
+            $letters,
+            r"&&[^A-Z]]*",
             $suffix
         )
     };
 }
 
-/// DeepSeek V3's last stage, up to the line ends.
-macro_rules! deepseek3 {
-    () => {
+/// Words of letters and marks with a contraction behind them. The models' own rules tell the cases
+/// apart; llama.cpp has one class for all letters.
+macro_rules! marked_words {
+    ($numbers:literal) => {
         concat!(
-            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"##,
-            r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"
+            r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+            contractions!(),
+            "?|",
+            $numbers,
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
         )
     };
 }
+
+/// DeepSeek V3's last stage, with the given rule for line ends.
+macro_rules! deepseek3 {
+    ($line_ends:literal) => {
+        concat!(
+            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"##,
+            r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+",
+            $line_ends,
+            r"|\s+"
+        )
+    };
+}
+
+/// Characters that Kimi's rule takes as Han.
+macro_rules! han {
+    () => {
+        "\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{20000}-\u{2a6df}\u{2a700}-\u{2ebef}\u{f900}-\u{faff}\
+         \u{2f800}-\u{2fa1f}"
+    };
+}
+
+/// The scripts without spaces that AFMoE cuts off.
+const AFMOE_SCRIPTS: &str = "[\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{f900}-\u{faff}\u{3040}-\u{309f}\
+    \u{30a0}-\u{30ff}\u{ff65}-\u{ff9f}\u{2f00}-\u{2fdf}\u{e40}-\u{e7f}\u{ec0}-\u{eff}\
+    \u{1780}-\u{17ff}\u{1000}-\u{109f}\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}\u{ac00}-\u{d7af}\
+    \u{1100}-\u{11ff}]+";
+
+/// The scripts that Youtu cuts off, one by one.
+const YOUTU_SCRIPTS: &str = "[\u{ac00}-\u{d7a3}\u{3131}-\u{318e}]+|\
+    [\u{ff01}\u{2026}\u{201c}\u{201d}\u{2018}\u{2019}\u{2014}\u{ff1a}\u{ff1b}\u{ff0c}\
+    \u{3001}-\u{303f}\u{fe30}-\u{fe4f}]+|[\u{3105}-\u{312f}]+|\
+    [\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+";
 
 /// Letters of the alphabetic scripts that DeepSeek LLM's rule lists. Escaped, because editors and
 /// tools normalise some of them (U+212A) to others.
@@ -203,18 +313,28 @@ const RULES: &[PreRule] = &[
     ),
     PreRule::new(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
-        &[r"\p{N}{1,3}", "[\u{4e00}-\u{9fa5}\u{3040}-\u{30ff}]+", deepseek3!()],
+        &[
+            r"\p{N}{1,3}",
+            "[\u{4e00}-\u{9fa5}\u{3040}-\u{30ff}]+",
+            deepseek3!(r"[\r\n]*|\s*[\r\n]+"),
+        ],
     ),
+    PreRule::new(
+        &["spark2_5"],
+        &[r"\p{N}{1,3}", "[\u{4e00}-\u{9fa5}\u{3040}-\u{30ff}]+", deepseek3!(r"|[\r\n]"), r"\p{N}"],
+    ),
+    PreRule::new(&["afmoe"], &[AFMOE_SCRIPTS, deepseek3!(r"[\r\n]*|\s*[\r\n]+")])
+        .digits(Digits::Numerals),
     PreRule::new(
         &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
         &[concat!(
-            cased_words!(concat!(contractions!(), "?")),
+            cased_words!(r"\p{L}", concat!(contractions!(), "?")),
             r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
         )],
     ),
     PreRule::new(
         &["tekken"],
-        &[concat!(cased_words!(""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+")],
+        &[concat!(cased_words!(r"\p{L}", ""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+")],
     )
     .ignore_merges()
     .add_bos(),
@@ -254,6 +374,40 @@ const RULES: &[PreRule] = &[
     ),
     PreRule::new(&["poro-chat", "bloom", "gpt3-finnish"], &[r" ?[^(\s|.,!?…。，、।۔،)]+"]),
     PreRule::new(&["viking"], &[r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"]),
+    PreRule::new(
+        &["granite-embed-multi-97m"],
+        &[concat!(
+            cased_words!(r"[\p{L}\p{M}]", concat!(contractions!(), "?")),
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+        )],
+    )
+    .ignore_merges(),
+    PreRule::new(&["tiny_aya", "cohere2moe"], &[marked_words!(r"\p{N}{1,3}")])
+        .digits(Digits::WholeWords),
+    PreRule::new(&["youtu"], &[YOUTU_SCRIPTS, marked_words!(r"\p{N}")]).ignore_merges(),
+    PreRule::new(&["superbpe"], &[r"\p{N}+"]).digits(Digits::BeforeThrees),
+    PreRule::new(
+        &["kimi-k2"],
+        &[concat!(
+            "[",
+            han!(),
+            "]+|",
+            r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^",
+            han!(),
+            "]]+",
+            contractions!(),
+            r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+        )],
+    ),
+    PreRule::new(&["ufakzeka"], &[gpt4_words!(r"\p{N}")]),
+    PreRule::new(&["jais-2"], &[gpt4!(r"\p{N}{1,3}")])
+        .white_space_runs(&[512, 256, 128, 64, 32, 16, 8, 4, 2, 1]),
+    PreRule::new(&["gemma4", "granite-embed-multi-311m"], &[r"[^\n]+|\n+"])
+        .spelling(Spelling::Escaped)
+        .keeps_line_ends_whole()
+        .add_bos(),
+    PreRule::new(&["sarvam-moe"], &[r"[^\n]+|\n+"]).spelling(Spelling::Escaped),
+    PreRule::new(&["whitespace"], &[r"\S+"]).spelling(Spelling::Spaceless),
     PreRule::new(&["laguna"], &[r"[^\n]+|\n+", gpt4!(r"\p{N}")]),
     PreRule::new(&["minicpm5"], &[r"\p{N}{1,3}", gpt4!(r"\p{N}+")]).ignore_merges(),
 ];

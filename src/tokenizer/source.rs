@@ -1,25 +1,32 @@
 //! What a tokenizer is built from, as a model file states it.
 
-use super::TokenizerError;
+use super::{TokenizerError, pre_names};
 use crate::gguf::{GgufError, Metadata, StrArray};
 
 /// Key of the tokens' kinds.
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 /// Key of the tokens' scores.
 const SCORES: &str = "tokenizer.ggml.scores";
+/// Key of Unigram's map of characters.
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
 /// A vocabulary and its settings, in the terms of the file's `tokenizer.*` keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VocabSource {
-    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SPM).
+    /// `tokenizer.ggml.model`: `gpt2` or `gemma4` (BPE), `llama` (SPM), `bert` (WordPiece), `t5`
+    /// (Unigram), `whitespace` (BPE of words).
     pub model: String,
     /// `tokenizer.ggml.pre`; `None` is `default`.
     pub pre: Option<String>,
+    /// An unknown `pre` is taken as `default` instead of being refused.
+    pub pre_fallback: bool,
+    /// `general.architecture`: for the white space that some models' special tokens swallow.
+    pub architecture: Option<String>,
     /// `general.name`: some models' special tokens swallow white space, told by this name alone.
     pub model_name: Option<String>,
     /// Text of each token.
     pub tokens: StrArray,
-    /// Score of each token; empty makes all 0. SPM merges the highest first.
+    /// Score of each token; empty makes all 0. SPM merges the highest first, Unigram adds them up.
     pub scores: Vec<f32>,
     /// Kind of each token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte); empty
     /// makes all normal.
@@ -36,16 +43,29 @@ pub struct VocabSource {
     pub eom: Option<u32>,
     /// Unknown.
     pub unk: Option<u32>,
+    /// Separator, behind each text of a BERT model.
+    pub sep: Option<u32>,
     /// Padding.
     pub pad: Option<u32>,
     /// Fill-in-the-middle tokens that end a generation: padding, repository, file separator.
     pub fim_stops: Vec<u32>,
     /// Add BOS to a prompt; `None` leaves it to the kind of tokenizer.
     pub add_bos: Option<bool>,
-    /// Add EOS to a prompt; `None` is no.
+    /// Add EOS to a prompt; `None` leaves it to the kind of tokenizer.
     pub add_eos: Option<bool>,
-    /// SPM: a space is put before the text and behind special tokens; `None` is yes.
+    /// Add the separator to a prompt; `None` leaves it to the kind of tokenizer.
+    pub add_sep: Option<bool>,
+    /// A space is put before the text, by SPM also behind special tokens; `None` is yes for SPM and
+    /// no for Unigram.
     pub add_space_prefix: Option<bool>,
+    /// Unigram: white space is one space, and none at the end; `None` is no.
+    pub remove_extra_whitespaces: Option<bool>,
+    /// WordPiece: text in lower case; `None` is yes.
+    pub lowercase: Option<bool>,
+    /// WordPiece: text without accents; `None` is as `lowercase`.
+    pub strip_accents: Option<bool>,
+    /// Unigram: SentencePiece's precompiled map of characters; empty maps none.
+    pub charsmap: Vec<u8>,
 }
 
 impl VocabSource {
@@ -61,12 +81,15 @@ impl VocabSource {
         for name in ["fim_pad", "fim_rep", "fim_sep"] {
             fim_stops.extend(id(name)?);
         }
+        let normalizer = |name: &str| flag(&format!("normalizer.{name}"));
         Ok(Self {
             model: metadata.str("tokenizer.ggml.model")?.to_owned(),
             pre: owned(metadata.opt_str("tokenizer.ggml.pre")?),
+            pre_fallback: false,
+            architecture: owned(metadata.opt_str("general.architecture")?),
             model_name: owned(metadata.opt_str("general.name")?),
             tokens: metadata.str_array("tokenizer.ggml.tokens")?.clone(),
-            scores: metadata.opt_f32_array(SCORES)?.unwrap_or_default().into_owned(),
+            scores: scores(metadata)?,
             token_types: metadata.opt_i32_array(TOKEN_TYPE)?.unwrap_or_default().into_owned(),
             merges: metadata.opt_str_array("tokenizer.ggml.merges")?.cloned().unwrap_or_default(),
             bos: id("bos")?,
@@ -74,12 +97,36 @@ impl VocabSource {
             eot: id("eot")?,
             eom: id("eom")?,
             unk: id("unknown")?,
+            // The format's own spelling.
+            sep: id("seperator")?,
             pad: id("padding")?,
             fim_stops,
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
+            add_sep: flag("add_sep_token")?,
             add_space_prefix: flag("add_space_prefix")?,
+            remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
+            lowercase: normalizer("lowercase")?,
+            strip_accents: normalizer("strip_accents")?,
+            charsmap: metadata.opt_bytes(CHARSMAP)?.unwrap_or_default(),
         })
+    }
+
+    /// The name of the pre-tokenizer to use, where one is given.
+    pub(super) fn pre_tokenizer(&self) -> Option<&str> {
+        // These kinds of vocabulary have one each.
+        if matches!(self.model.as_str(), "gemma4" | "whitespace") {
+            return Some(&self.model);
+        }
+        let known = |name: &&str| !self.pre_fallback || pre_names::rule(name).is_some();
+        self.pre.as_deref().filter(known)
+    }
+
+    /// The unknown pre-tokenizer that `default` stands in for, where it does.
+    #[must_use]
+    pub fn replaced_pre_tokenizer(&self) -> Option<&str> {
+        let is_bpe = self.model == "gpt2";
+        self.pre.as_deref().filter(|_| is_bpe && self.pre_tokenizer().is_none())
     }
 
     /// Checks lengths and ids against each other.
@@ -99,6 +146,7 @@ impl VocabSource {
             ("tokenizer.ggml.eot_token_id", self.eot),
             ("tokenizer.ggml.eom_token_id", self.eom),
             ("tokenizer.ggml.unknown_token_id", self.unk),
+            ("tokenizer.ggml.seperator_token_id", self.sep),
             ("tokenizer.ggml.padding_token_id", self.pad),
         ];
         let fim = self.fim_stops.iter().map(|id| ("tokenizer.ggml.fim_*_token_id", Some(*id)));
@@ -108,5 +156,13 @@ impl VocabSource {
             }
         }
         Ok(())
+    }
+}
+
+/// The tokens' scores, which some files have as integers.
+fn scores(metadata: &Metadata) -> Result<Vec<f32>, GgufError> {
+    match metadata.opt_i32_array(SCORES) {
+        Ok(Some(scores)) => Ok(scores.iter().map(|score| *score as f32).collect()),
+        _ => Ok(metadata.opt_f32_array(SCORES)?.unwrap_or_default().into_owned()),
     }
 }

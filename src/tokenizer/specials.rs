@@ -22,9 +22,41 @@ pub(super) struct Specials {
     ids: Vec<u32>,
     /// Finds which of `ids` occur at all; its patterns are theirs.
     matcher: AhoCorasick,
-    /// The tokens swallow the white space behind them (Phi-3).
-    strips_right: Vec<bool>,
+    /// The white space that the tokens swallow.
+    strips: Vec<Strip>,
 }
+
+/// White space that a special token swallows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strip {
+    Nothing,
+    Before,
+    Behind,
+}
+
+impl Strip {
+    /// By the names of model, architecture and pre-tokenizer: the files do not say.
+    fn of(token: &str, source: &VocabSource) -> Self {
+        let contains = |text: &Option<String>, parts: &[&str]| {
+            let text = text.as_deref().unwrap_or_default().to_lowercase();
+            parts.iter().any(|part| text.contains(part))
+        };
+        let masks = contains(&source.pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code"])
+            || contains(&source.architecture, &["nomic-bert-moe", "jina-bert-v3"]);
+        if masks {
+            return if token == "<mask>" { Self::Before } else { Self::Nothing };
+        }
+        if contains(&source.model_name, &["phi-3", "phi3"]) {
+            let keeps = ["<unk>", "<s>", "<|endoftext|>"].contains(&token);
+            return if keeps { Self::Nothing } else { Self::Behind };
+        }
+        let masks = contains(&source.model_name, &["modern-bert"]);
+        if masks && token == "[MASK]" { Self::Before } else { Self::Nothing }
+    }
+}
+
+/// What C's `isspace` holds for.
+const SPACES: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
 
 impl Specials {
     pub(super) fn new(vocab: &Vocab, source: &VocabSource) -> Result<Self, TokenizerError> {
@@ -36,12 +68,8 @@ impl Specials {
         let matcher = AhoCorasick::builder()
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(ids.iter().map(|id| vocab.text(*id)))?;
-        let name = source.model_name.as_deref().unwrap_or_default().to_lowercase();
-        let is_phi3 = name.contains("phi-3") || name.contains("phi3");
-        let keeps = ["<unk>", "<s>", "<|endoftext|>"];
-        let strips_right =
-            ids.iter().map(|id| is_phi3 && !keeps.contains(&vocab.text(*id))).collect();
-        Ok(Self { ids, matcher, strips_right })
+        let strips = ids.iter().map(|id| Strip::of(vocab.text(*id), source)).collect();
+        Ok(Self { ids, matcher, strips })
     }
 
     /// Cuts `text` at special tokens; control tokens only where `parse_special`.
@@ -62,7 +90,7 @@ impl Specials {
             for fragment in fragments {
                 match fragment {
                     Fragment::Text(text) => {
-                        cut(text, token, id, self.strips_right[index], &mut next);
+                        cut(text, token, id, self.strips[index], &mut next);
                     }
                     Fragment::Token(_) => next.push(fragment),
                 }
@@ -83,16 +111,18 @@ impl Specials {
 }
 
 /// Cuts `text` at each `token` and appends the parts.
-fn cut<'a>(text: &'a str, token: &str, id: u32, strips_right: bool, out: &mut Vec<Fragment<'a>>) {
+fn cut<'a>(text: &'a str, token: &str, id: u32, strip: Strip, out: &mut Vec<Fragment<'a>>) {
     let mut rest = text;
     while let Some(at) = rest.find(token) {
-        if at > 0 {
-            out.push(Fragment::Text(&rest[..at]));
+        let before = &rest[..at];
+        let before = if strip == Strip::Before { before.trim_end_matches(SPACES) } else { before };
+        if !before.is_empty() {
+            out.push(Fragment::Text(before));
         }
         out.push(Fragment::Token(id));
         rest = &rest[at + token.len()..];
-        if strips_right {
-            rest = rest.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+        if strip == Strip::Behind {
+            rest = rest.trim_start_matches(SPACES);
         }
     }
     if !rest.is_empty() {
