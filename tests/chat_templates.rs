@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hob::chat::{CHATML, ChatError, ChatMessage, ChatTemplate};
+use hob::chat::{ChatError, ChatMessage, ChatTemplate, named_template};
 use serde_json::Value;
 
 fn data() -> PathBuf {
@@ -19,7 +19,7 @@ fn json(path: &Path) -> Value {
 fn messages(case: &Value) -> Vec<ChatMessage> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let all = case["messages"].as_array().unwrap().iter();
-    all.map(|m| ChatMessage { role: text(&m["role"]), content: text(&m["content"]) }).collect()
+    all.map(|m| ChatMessage::new(text(&m["role"]), text(&m["content"]))).collect()
 }
 
 #[test]
@@ -54,9 +54,10 @@ fn golden_conversations_become_their_prompts() {
         return;
     }
     let smollm2 = std::fs::read_to_string(data().join("smollm2.jinja")).unwrap();
+    let chatml = named_template("chatml").unwrap();
     let mut conversations = 0;
     // The file of Gemma's base model has no template: ChatML is taken.
-    for (golden, source) in [("smollm2.json", smollm2.as_str()), ("gemma3.json", CHATML)] {
+    for (golden, source) in [("smollm2.json", smollm2.as_str()), ("gemma3.json", chatml)] {
         let template = ChatTemplate::new(source, "", "").unwrap();
         for case in json(&shared.join("golden").join(golden)).as_array().unwrap() {
             if case["messages"].is_array() {

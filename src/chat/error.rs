@@ -15,6 +15,14 @@ pub enum ChatError {
         /// The most.
         limit: usize,
     },
+    /// No template has this name.
+    #[error("there is no chat template named {name:?}, and no such file; there are: {known}")]
+    UnknownName {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// It is not a template.
     #[error("the chat template does not compile: line {line}: {detail}")]
     Syntax {

@@ -5,13 +5,15 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::filters::datetimeformat;
 use minijinja_contrib::globals::now;
 
+use super::operators::{DEPTH_MAX, charge};
+
 /// Source of an error that the template raised itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);
 
 /// Adds the functions and filters to an environment.
-pub(super) fn add_to(env: &mut Environment<'static>) {
+pub(super) fn add_to(env: &mut Environment<'_>) {
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
@@ -23,8 +25,10 @@ pub(super) fn add_to(env: &mut Environment<'static>) {
     });
 }
 
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
+fn raise_exception(state: &State, message: Value) -> Result<Value, Error> {
+    charge(state, &message, 0)?;
+    let raised = Raised(message.to_string());
+    Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(raised))
 }
 
 /// The time now, UTC, in a format of strftime.
@@ -32,8 +36,6 @@ fn strftime_now(state: &State, format: String) -> Result<String, Error> {
     datetimeformat(state, now(), Kwargs::from_iter([("format", Value::from(format))]))
 }
 
-/// Deepest nesting of a value that is written.
-const DEPTH_MAX: usize = 100;
 /// Widest indentation of JSON.
 const JSON_INDENT_MAX: usize = 16;
 
@@ -56,23 +58,6 @@ fn tojson(
     let mut json = Json { state, indent, out: String::new() };
     json.value(value, 0)?;
     Ok(json.out)
-}
-
-/// A step for each value inside `value`.
-fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
-    let is_map = value.kind() == ValueKind::Map;
-    if !is_map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        return Ok(());
-    }
-    if depth > DEPTH_MAX {
-        return Err(invalid("the value is nested too deep"));
-    }
-    for item in value.try_iter()? {
-        state.consume_fuel(1)?;
-        let item = if is_map { value.get_item(&item)? } else { item };
-        charge(state, &item, depth + 1)?;
-    }
-    Ok(())
 }
 
 fn invalid(detail: &'static str) -> Error {

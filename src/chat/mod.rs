@@ -1,21 +1,26 @@
 //! Chat templates: messages to the prompt text a model was trained on.
 //!
-//! Templates come with the model file, in the Jinja of Python's transformers. They are untrusted
-//! programs: each rendering has a limited number of steps, which bounds its output and memory too,
-//! and its own stack. One hole is left: the engine joins lists lazily and does not count the steps
-//! of copying them, so that a template that doubles one list over and over can exhaust the memory.
+//! Templates come with the model file, in the Jinja of Python's transformers, or by name. They are
+//! untrusted programs: each rendering has a limited number of steps, which bounds its output, its
+//! memory and its time, and its own stack. What the engine does not count, `toll` makes it count.
 //! This module knows nothing of tokens.
 
 mod error;
 mod functions;
+mod named;
+mod operators;
+mod toll;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::ChatError;
+pub use named::{named_template, template_names};
 
+use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, ErrorKind, Value, context};
 use regex::Regex;
 
 /// Longest template source; the longest real ones have some 20 KB.
@@ -28,29 +33,48 @@ const STEPS_MAX: u64 = 2_000_000;
 /// walks and frees them recursively. The pages that are not touched cost nothing.
 const STACK_BYTES: usize = 512 << 20;
 
-/// The template's name in the engine; without an extension, nothing is escaped.
+/// The template's name in the engine.
 const NAME: &str = "chat";
 
-/// ChatML, the template llama.cpp takes for a model whose file has none.
-pub const CHATML: &str = "\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+/// Objects of JSON: what templates take beside texts.
+pub type JsonObject = serde_json::Map<String, serde_json::Value>;
 
 /// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatMessage {
     /// `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
     /// Its text.
     pub content: String,
+    /// What else the template may look for, such as `tool_calls`.
+    pub fields: JsonObject,
+}
+
+impl ChatMessage {
+    /// A message of text alone.
+    #[must_use]
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), fields: JsonObject::new() }
+    }
+}
+
+/// What a template makes a prompt of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conversation<'a> {
+    /// The messages, in order.
+    pub messages: &'a [ChatMessage],
+    /// Tools that the model may call, as templates want them: `{type, function}` objects.
+    pub tools: &'a [JsonObject],
+    /// Documents that the model may look at.
+    pub documents: &'a [JsonObject],
+    /// Whether the prompt goes on to where the model answers.
+    pub add_generation_prompt: bool,
 }
 
 /// A model's chat template.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    env: Environment<'static>,
+    source: String,
     bos_text: String,
     eos_text: String,
 }
@@ -67,46 +91,46 @@ impl ChatTemplate {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(ChatError::TooLarge { bytes: source.len(), limit: SOURCE_BYTES_MAX });
         }
-        let mut env = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        env.set_syntax(syntax.expect("the default delimiters are valid"));
-        env.set_fuel(Some(STEPS_MAX));
-        functions::add_to(&mut env);
         let source = without_generation_tags(source);
-        let compiled = on_own_stack(|| {
-            env.add_template_owned(NAME, source).map_err(|error| {
+        on_own_stack(|| {
+            // Compiled to see whether it can be; a rendering compiles it again, in a millisecond.
+            compile(&source).map(drop).map_err(|error| {
                 let line = error.line().unwrap_or(0);
                 ChatError::Syntax { line, detail: detail(&error) }
             })
-        })?;
-        compiled?;
-        Ok(Self { env, bos_text: bos_text.to_owned(), eos_text: eos_text.to_owned() })
+        })??;
+        Ok(Self { source, bos_text: bos_text.to_owned(), eos_text: eos_text.to_owned() })
     }
 
-    /// The prompt of a conversation; with `add_generation_prompt`, up to where the model answers.
+    /// The prompt of messages alone.
     ///
     /// # Errors
-    /// The template refuses the messages, fails, or takes too long.
+    /// As [`Self::render_conversation`].
     pub fn render(
         &self,
         messages: &[ChatMessage],
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
+        let conversation = Conversation { messages, add_generation_prompt, ..Default::default() };
+        self.render_conversation(&conversation)
+    }
+
+    /// The prompt of a conversation.
+    ///
+    /// # Errors
+    /// The template refuses the messages, fails, or takes too long.
+    pub fn render_conversation(&self, conversation: &Conversation) -> Result<String, ChatError> {
         on_own_stack(|| {
-            let messages: Value = messages
-                .iter()
-                .map(|m| context! { role => m.role.as_str(), content => m.content.as_str() })
-                .collect();
-            let template = self.env.get_template(NAME).expect("added when compiled");
-            let rendered = template.render(context! {
+            let messages: Value = conversation.messages.iter().map(message_value).collect();
+            let variables = context! {
                 messages,
-                add_generation_prompt,
+                add_generation_prompt => conversation.add_generation_prompt,
                 bos_token => self.bos_text.as_str(),
                 eos_token => self.eos_text.as_str(),
-                tools => (),
-                documents => (),
-            });
-            rendered.map_err(|error| render_error(&error))
+                tools => objects_value(conversation.tools),
+                documents => objects_value(conversation.documents),
+            };
+            evaluate(&self.source, variables).map_err(|error| render_error(&error))
         })?
     }
 
@@ -115,6 +139,45 @@ impl ChatTemplate {
     pub fn template_adds_bos(&self, rendered: &str) -> bool {
         !self.bos_text.is_empty() && rendered.starts_with(&self.bos_text)
     }
+}
+
+fn message_value(message: &ChatMessage) -> Value {
+    let mut fields = JsonObject::new();
+    fields.insert("role".to_owned(), message.role.as_str().into());
+    fields.insert("content".to_owned(), message.content.as_str().into());
+    fields.extend(message.fields.clone());
+    Value::from(Serde(fields))
+}
+
+/// None where there are no objects: templates ask whether there are tools at all.
+fn objects_value(objects: &[JsonObject]) -> Value {
+    if objects.is_empty() { Value::from(()) } else { Value::from(Serde(objects)) }
+}
+
+type Blocks<'a> = std::collections::BTreeMap<&'a str, machinery::Instructions<'a>>;
+
+/// Parses a template, puts the tolls in, and compiles it.
+fn compile(source: &str) -> Result<(machinery::Instructions<'_>, Blocks<'_>), minijinja::Error> {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let syntax = syntax.expect("the default delimiters are valid");
+    let tree = toll::stmt(&machinery::parse(source, NAME, syntax)?);
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&tree);
+    Ok(generator.finish())
+}
+
+/// Runs a template.
+fn evaluate(source: &str, variables: Value) -> Result<String, minijinja::Error> {
+    let (instructions, blocks) = compile(source)?;
+    let mut env = Environment::new();
+    env.set_fuel(Some(STEPS_MAX));
+    functions::add_to(&mut env);
+    operators::add_to(&mut env);
+    let mut text = String::new();
+    let mut out = machinery::make_string_output(&mut text);
+    machinery::eval(&env, &instructions, variables, &blocks, &mut out, AutoEscape::None)?;
+    drop(out);
+    Ok(text)
 }
 
 /// Runs `work` on a thread with a stack of [`STACK_BYTES`].

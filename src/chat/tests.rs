@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.to_owned(), content: content.to_owned() }
+    ChatMessage::new(role, content)
 }
 
 fn render(source: &str) -> Result<String, ChatError> {
@@ -16,7 +16,7 @@ fn render(source: &str) -> Result<String, ChatError> {
 
 #[test]
 fn chatml_is_rendered() {
-    let t = ChatTemplate::new(CHATML, "", "").unwrap();
+    let t = ChatTemplate::new(named_template("chatml").unwrap(), "", "").unwrap();
     let messages = [message("system", "Be terse."), message("user", "Hi")];
     let wanted = "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n";
     assert_eq!(t.render(&messages, false).unwrap(), wanted);
@@ -46,6 +46,41 @@ fn python_methods_loop_controls_and_tests_are_there() {
                   {{ tools is none }}{{ 'a' in 'abc' }}{% set ns = namespace(x=1) %}\
                   {% set ns.x = ns.x + 1 %}{{ ns.x }}";
     assert_eq!(render(source).unwrap().to_lowercase(), "hi-hi-truetrue2");
+}
+
+#[test]
+fn operators_are_pythons() {
+    for (source, wanted) in [
+        ("{{ 1 + 2 }} {{ 1 + 2.5 }} {{ 'a' + 'b' }} {{ 'a' ~ 1 ~ none }}", "3 3.5 ab a1none"),
+        ("{{ ([1] + [2, 3]) | length }} {{ (messages + messages) | length }}", "3 2"),
+        ("{{ ((1, 2) + (3,))[2] }} {{ [1, 2] + [3] == [1, 2, 3] }}", "3 true"),
+        ("{{ 2 in [1, 2] }} {{ 'x' not in {'y': 1} }} {{ 1 < 2 <= 2 }}", "true true true"),
+        ("{% set x = 'a' %}{% set x = x + 'b' ~ 'c' %}{{ x }}", "abc"),
+        ("{{ [3, 1] | sort | join('-') }} {{ ', '.join(['a', 'b']) }}", "1-3 a, b"),
+    ] {
+        assert_eq!(render(source).unwrap().to_lowercase(), wanted, "{source}");
+    }
+    let failed = render("\n{{ 1 + 'a' }}").unwrap_err();
+    assert!(matches!(failed, ChatError::Failed { line: 2, .. }), "{failed}");
+}
+
+#[test]
+fn tools_documents_and_fields_of_messages_are_there() {
+    let object = |text: &str| serde_json::from_str::<JsonObject>(text).unwrap();
+    let source = "{{ tools | tojson }} {{ documents[0].title }} {{ messages[0].tool_calls[0].name }}\
+                  {{ ' ' }}{{ messages[0].content is none }}";
+    let mut message = message("assistant", "");
+    message.fields = object(r#"{"tool_calls": [{"name": "look"}], "content": null}"#);
+    let t = ChatTemplate::new(source, "", "").unwrap();
+    let conversation = Conversation {
+        messages: &[message],
+        tools: &[object(r#"{"type": "function", "function": {"name": "look", "a": 1}}"#)],
+        documents: &[object(r#"{"title": "T", "text": "x"}"#)],
+        add_generation_prompt: true,
+    };
+    let wanted =
+        "[{\"type\": \"function\", \"function\": {\"name\": \"look\", \"a\": 1}}] T look true";
+    assert_eq!(t.render_conversation(&conversation).unwrap().to_lowercase(), wanted.to_lowercase());
 }
 
 #[test]
@@ -116,6 +151,32 @@ fn templates_without_end_and_huge_results_are_errors() {
          {% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ ns.x }}",
+        // Lists are joined eagerly, each step paid for: not 2^40 elements at once.
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}\
+         {% endfor %}",
+        "{% set x = [1] * 100000000 %}{{ (x + x + x) | length }}",
+        // Values that hold one value many times, made into text, compared, sought, sorted.
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{% set y = ns.x ~ '' %}",
+        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
+         {% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
+         {% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}\
+         {{ ns.x in [ns.y] }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ [ns.x, ns.x] | join('-') | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ ns.x | string | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ '%s' % ns.x }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ '-'.join([ns.x]) | length }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+         {% endfor %}{{ raise_exception(ns.x) }}",
+        "{% set x = ['a' * 1000000] * 1000000 %}{{ (x ~ '') | length }}",
+        "{{ 'a'.ljust(1000000000) | length }}",
+        "{{ 'a' | center(1000000000) | length }}",
+        "{{ 'a\\nb' | indent(1000000000) | length }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% for x in [1] recursive %}{{ loop([x]) }}{% endfor %}",
         "{% include 'chat' %}",

@@ -79,7 +79,7 @@ fn template(engine: &EngineHandle) -> Result<Arc<ChatTemplate>, ErrorObject> {
 fn render_now(chat: &ChatTemplate, messages: Vec<Message>) -> Result<String, ErrorObject> {
     let messages: Vec<ChatMessage> = messages
         .into_iter()
-        .map(|Message { role, content }| ChatMessage { role, content })
+        .map(|Message { role, content }| ChatMessage::new(role, content))
         .collect();
     chat.render(&messages, true).map_err(template_failed)
 }
