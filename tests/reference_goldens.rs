@@ -59,3 +59,17 @@ fn real_models_give_the_logits_of_llama_cpp() {
         }
     }
 }
+
+#[test]
+fn mixtures_of_experts_give_the_logits_of_llama_cpp() {
+    for name in common::MIXTURES {
+        let (path, goldens) = common::mixture(name);
+        let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, half: false };
+        let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
+        let mut worst = 0.0_f32;
+        for golden in goldens {
+            worst = worst.max(check_golden(&mut model, &golden, TOLERANCE, 64));
+        }
+        println!("{name}: worst logprob difference {worst:.6}");
+    }
+}

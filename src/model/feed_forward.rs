@@ -1,6 +1,7 @@
 //! The feed-forward of a layer: its weights, and its part of a recording.
 
 use super::ModelLoadError;
+use super::experts::Experts;
 use super::forward::{Input, Step};
 use super::hyper::{HyperParams, Mlp};
 use super::layers::{Layer, Projection};
@@ -22,11 +23,20 @@ pub(super) enum Hidden {
     Plain(Projection),
 }
 
-/// A feed-forward's weights.
+/// A feed-forward of all tokens.
 #[derive(Clone, Debug)]
-pub(super) struct FeedForward {
+pub(super) struct Dense {
+    /// Width of the hidden row.
+    pub width: u64,
     pub hidden: Hidden,
     pub down: Projection,
+}
+
+/// A layer's feed-forward.
+#[derive(Clone, Debug)]
+pub(super) enum FeedForward {
+    Dense(Box<Dense>),
+    Experts(Box<Experts>),
 }
 
 impl FeedForward {
@@ -35,16 +45,34 @@ impl FeedForward {
         hyper: &HyperParams,
         index: usize,
     ) -> Result<Self, ModelLoadError> {
-        let (width, hidden) = (hyper.embedding, hyper.feed_forward);
-        let name = |part: &str| format!("blk.{index}.{part}");
+        let mixture = hyper.mixture.as_ref().filter(|mixture| index >= mixture.dense_layers);
+        if let Some(mixture) = mixture {
+            let experts = Experts::load(loader, hyper, mixture, index)?;
+            return Ok(Self::Experts(Box::new(experts)));
+        }
+        let stems = ["gate", "up", "down"].map(|part| format!("blk.{index}.ffn_{part}"));
+        let dense = Dense::load(loader, hyper, &stems, hyper.feed_forward)?;
+        Ok(Self::Dense(Box::new(dense)))
+    }
+}
+
+impl Dense {
+    /// `stems`: of the tensors of gate, up and down.
+    pub(super) fn load(
+        loader: &mut Loader<'_>,
+        hyper: &HyperParams,
+        stems: &[String; 3],
+        hidden: u64,
+    ) -> Result<Self, ModelLoadError> {
+        let width = hyper.embedding;
+        let [gate, up, down] = stems;
         Ok(Self {
+            width: hidden,
             hidden: match hyper.mlp {
-                Mlp::Gelu => {
-                    Hidden::Plain(Projection::load(loader, &name("ffn_up"), width, hidden)?)
-                }
-                Mlp::SwiGlu | Mlp::GeGlu => load_gated(loader, hyper, index)?,
+                Mlp::Gelu => Hidden::Plain(Projection::load(loader, up, width, hidden)?),
+                Mlp::SwiGlu | Mlp::GeGlu => load_gated(loader, hyper, [gate, up], hidden)?,
             },
-            down: Projection::load(loader, &name("ffn_down"), hidden, width)?,
+            down: Projection::load(loader, down, hidden, width)?,
         })
     }
 }
@@ -53,14 +81,14 @@ impl FeedForward {
 fn load_gated(
     loader: &mut Loader<'_>,
     hyper: &HyperParams,
-    index: usize,
+    stems: [&String; 2],
+    hidden: u64,
 ) -> Result<Hidden, ModelLoadError> {
-    let stems = ["ffn_gate", "ffn_up"].map(|part| format!("blk.{index}.{part}"));
-    let (width, hidden) = (hyper.embedding, hyper.feed_forward);
+    let width = hyper.embedding;
     let has_bias = stems.iter().any(|stem| loader.has(&format!("{stem}.bias")));
     if has_bias {
-        let gate = Projection::load(loader, &stems[0], width, hidden)?;
-        let up = Projection::load(loader, &stems[1], width, hidden)?;
+        let gate = Projection::load(loader, stems[0], width, hidden)?;
+        let up = Projection::load(loader, stems[1], width, hidden)?;
         return Ok(Hidden::GatedApart([gate, Projection { offset: hidden, ..up }]));
     }
     let parts = if hyper.gate_in_up {
@@ -88,10 +116,25 @@ fn load_gated(
 impl Step<'_> {
     /// The feed-forward of `input`, added to the stream.
     pub(super) fn feed_forward(&self, recording: &mut Recording, layer: &Layer, input: Input) {
+        match &layer.feed_forward {
+            FeedForward::Dense(dense) => {
+                self.dense_hidden(recording, dense, input);
+                let hidden = self.model.scratch.hidden;
+                self.join_stream(recording, &dense.down, hidden, layer.feed_forward_after);
+            }
+            FeedForward::Experts(experts) => {
+                assert!(layer.feed_forward_after.is_none(), "no family has both");
+                self.experts(recording, experts, input);
+            }
+        }
+    }
+
+    /// The hidden rows of `input`.
+    pub(super) fn dense_hidden(&self, recording: &mut Recording, dense: &Dense, input: Input) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
-        let width = hyper.feed_forward;
+        let width = dense.width;
         let out = scratch.hidden;
-        match &layer.feed_forward.hidden {
+        match &dense.hidden {
             Hidden::Gated(matrix) => {
                 let projection = Projection { matrix: *matrix, bias: None, offset: 0 };
                 let epilogue =
@@ -117,7 +160,5 @@ impl Step<'_> {
                 );
             }
         }
-        let down = &layer.feed_forward.down;
-        self.join_stream(recording, down, out, layer.feed_forward_after);
     }
 }

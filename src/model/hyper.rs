@@ -1,6 +1,7 @@
 //! The network's shape, and the features that architectures choose from.
 
-use super::keys::Keys;
+use super::experts::Mixture;
+use super::keys::{Keys, WIDTH_MAX};
 use super::{ModelLoadError, RopeSpec};
 
 /// How rows are normalised.
@@ -102,6 +103,8 @@ pub struct HyperParams {
     pub qk_norm: QkNorm,
     /// The feed-forward's shape.
     pub mlp: Mlp,
+    /// Experts in place of the feed-forward, where layers have them.
+    pub mixture: Option<Mixture>,
     /// Whether `ffn_up` holds the rows of the gate before its own.
     pub gate_in_up: bool,
     /// Whether an embedding of the position is added to the token's.
@@ -124,7 +127,6 @@ pub struct HyperParams {
 
 /// Largest sizes accepted: far above any model, small enough that no product of two overflows.
 const LAYERS_MAX: u32 = 1024;
-const WIDTH_MAX: u32 = 1 << 20;
 const HEADS_MAX: u32 = 4096;
 const HEAD_DIM_MAX: u32 = 512;
 
@@ -172,6 +174,7 @@ impl HyperParams {
             residual: Residual::Sequential,
             qk_norm: QkNorm::None,
             mlp: Mlp::SwiGlu,
+            mixture: None,
             gate_in_up: false,
             learned_positions: false,
             embedding_factor: 1.0,

@@ -3,6 +3,9 @@
 use super::ModelLoadError;
 use crate::gguf::{GgufFile, Metadata};
 
+/// Widest activation accepted: far above any model, small enough that no product overflows.
+pub(super) const WIDTH_MAX: u32 = 1 << 20;
+
 /// Reads keys of one architecture, with its name in front.
 pub(super) struct Keys<'a> {
     file: &'a GgufFile,
@@ -51,6 +54,19 @@ impl<'a> Keys<'a> {
     pub(super) fn opt_count(&self, key: &str, max: u32) -> Result<Option<u32>, ModelLoadError> {
         let found = self.metadata().opt_u32(&self.name(key))?;
         found.map(|found| self.within(key, found, max)).transpose()
+    }
+
+    /// Width of an activation.
+    pub(super) fn width(&self, key: &str) -> Result<u64, ModelLoadError> {
+        self.count(key, WIDTH_MAX).map(u64::from)
+    }
+
+    /// Width of an activation; nothing where the key is absent or 0.
+    pub(super) fn opt_width(&self, key: &str) -> Result<Option<u64>, ModelLoadError> {
+        match self.metadata().opt_u32(&self.name(key))? {
+            None | Some(0) => Ok(None),
+            Some(_) => self.width(key).map(Some),
+        }
     }
 
     fn within(&self, key: &str, found: u32, max: u32) -> Result<u32, ModelLoadError> {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{HyperParams, Limits, ModelLoadError, Progress, scratch::Scratch};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, Executor};
-use crate::kernels::{PackedMatrix, matmul};
+use crate::kernels::{PackedExperts, PackedMatrix, matmul};
 use crate::tensor::layout::Layout;
 use crate::tensor::{DType, dequantize_row};
 
@@ -256,14 +256,67 @@ impl<'a> Loader<'a> {
             lanes: self.lanes(),
         };
         self.check_layout(first, &layout)?;
-        let quads = self.create(&first.name, layout.groups() * layout.group_quad_bytes())?;
-        let word_bytes = layout.groups() * layout.group_word_bytes();
-        let words = if word_bytes == 0 {
-            None
-        } else {
-            Some(self.create(&format!("{} scales", first.name), word_bytes)?)
-        };
+        let (quads, words) = self.create_planes(&first.name, &layout, 1)?;
         let matrix = PackedMatrix { layout, quads, words };
+        self.fill(&matrix, 0, parts, arrangement)?;
+        Ok(matrix)
+    }
+
+    /// Packs the parts of each expert, as a matrix of its own, onto the device. All are alike.
+    pub(super) fn pack_experts<const N: usize>(
+        &mut self,
+        experts: &[[Part<'_>; N]],
+        arrangement: Arrangement,
+    ) -> Result<PackedExperts, ModelLoadError> {
+        let first = experts[0][0].tensor;
+        let layout = Layout {
+            dtype: first.supported_dtype()?,
+            rows: experts[0].iter().map(|part| part.rows).sum(),
+            row_len: first.row_len(),
+            lanes: self.lanes(),
+        };
+        self.check_layout(first, &layout)?;
+        let count = experts.len() as u32;
+        let caps = self.executor.capabilities();
+        if !PackedExperts::is_bindable(&layout, count, caps) {
+            let wanted = format!("experts that fit a binding of {} bytes", caps.storage_range_max);
+            let found = format!("experts of {} rows of {}", layout.rows, layout.row_len);
+            return Err(self.refuse(&first.name, &wanted, found));
+        }
+        let (quads, words) = self.create_planes(&first.name, &layout, count.into())?;
+        let matrix = PackedMatrix { layout, quads, words };
+        for (index, parts) in (0..).zip(experts) {
+            self.fill(&matrix, index * layout.groups(), parts, arrangement)?;
+        }
+        Ok(PackedExperts { layout, experts: count, quads, words })
+    }
+
+    /// Planes for `count` matrices of a layout, one behind the other.
+    fn create_planes(
+        &mut self,
+        label: &str,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<(BufferHandle, Option<BufferHandle>), ModelLoadError> {
+        let groups = count * layout.groups();
+        let quads = self.create(label, groups * layout.group_quad_bytes())?;
+        let word_bytes = groups * layout.group_word_bytes();
+        let words = match word_bytes {
+            0 => None,
+            _ => Some(self.create(&format!("{label} scales"), word_bytes)?),
+        };
+        Ok((quads, words))
+    }
+
+    /// Packs parts into the groups of `matrix` from `group_first` on.
+    fn fill(
+        &mut self,
+        matrix: &PackedMatrix,
+        group_first: u64,
+        parts: &[Part<'_>],
+        arrangement: Arrangement,
+    ) -> Result<(), ModelLoadError> {
+        let layout = &matrix.layout;
         let mut readers: Vec<RowReader<'_>> =
             parts.iter().map(|part| RowReader::new(self.file, *part, layout.dtype)).collect();
         let group_bytes = layout.group_quad_bytes() + layout.group_word_bytes();
@@ -271,11 +324,11 @@ impl<'a> Loader<'a> {
         let mut group = 0;
         while group < layout.groups() {
             let count = step.min(layout.groups() - group);
-            self.pack_groups(&matrix, &mut readers, arrangement, group, count)?;
+            self.pack_groups(matrix, &mut readers, arrangement, (group_first, group), count)?;
             group += count;
         }
         self.parameters += layout.rows * layout.row_len;
-        Ok(matrix)
+        Ok(())
     }
 
     fn check_layout(&self, tensor: &TensorInfo, layout: &Layout) -> Result<(), ModelLoadError> {
@@ -292,13 +345,13 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Packs `count` groups from `first` on.
+    /// Packs `count` groups of the readers' rows, from `first` on, behind `behind` groups.
     fn pack_groups(
         &mut self,
         matrix: &PackedMatrix,
         readers: &mut [RowReader<'_>],
         arrangement: Arrangement,
-        first: u64,
+        (behind, first): (u64, u64),
         count: u64,
     ) -> Result<(), ModelLoadError> {
         let layout = &matrix.layout;
@@ -307,7 +360,8 @@ impl<'a> Loader<'a> {
         let mut result = Ok(());
         let mut read_bytes = 0;
         let bytes = (count * quad_bytes) as usize;
-        self.executor.write(matrix.quads, first * quad_bytes, bytes, &mut |quads| {
+        let at = behind + first;
+        self.executor.write(matrix.quads, at * quad_bytes, bytes, &mut |quads| {
             for index in 0..count as usize {
                 let rows = match group_rows(readers, layout, arrangement, first + index as u64) {
                     Ok(rows) => rows,
@@ -323,7 +377,7 @@ impl<'a> Loader<'a> {
         })?;
         result?;
         if let Some(buffer) = matrix.words {
-            self.executor.write(buffer, first * word_bytes, words.len(), &mut |out| {
+            self.executor.write(buffer, at * word_bytes, words.len(), &mut |out| {
                 out.copy_from_slice(&words);
             })?;
         }

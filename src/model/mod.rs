@@ -4,6 +4,7 @@
 //! keeps what [`Model::record_forward`] needs. A family (`families/`) says only how it differs.
 
 mod error;
+mod experts;
 mod families;
 mod feed_forward;
 mod forward;
@@ -15,6 +16,7 @@ mod rope;
 mod scratch;
 
 pub use error::ModelLoadError;
+pub use experts::Mixture;
 pub use families::{FAMILIES, Family, family, read_hyper_params};
 pub use forward::BatchShape;
 pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, QkNorm, Residual};

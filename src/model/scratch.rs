@@ -1,5 +1,6 @@
 //! Buffers of a step: what the host writes, the activations, and the logits it reads back.
 
+use super::experts::Mixture;
 use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor};
 
@@ -51,6 +52,8 @@ pub(super) struct Scratch {
     pub gate_up: BufferSlice,
     /// `[feed_forward]`.
     pub hidden: BufferSlice,
+    /// Of the layers with experts.
+    pub mixture: Option<MixtureScratch>,
     /// Rows of the stream whose logits are wanted, `[logit_rows_max, embedding]`.
     pub gathered: BufferSlice,
     /// `[logit_rows_max, vocab]`.
@@ -62,7 +65,13 @@ impl Scratch {
     pub(super) fn bytes(hyper: &HyperParams, vocab: u64, limits: &Limits) -> u64 {
         let widths = Widths::of(hyper);
         let per_token: u64 = widths.all().iter().sum();
-        4 * (per_token * limits.tokens_max as u64
+        let tokens = limits.tokens_max as u64;
+        let mixture: u64 = match &hyper.mixture {
+            Some(mixture) => mixture_words(mixture, hyper.embedding, tokens).iter().sum(),
+            None => 0,
+        };
+        4 * (per_token * tokens
+            + mixture
             + (hyper.embedding + 2 * vocab) * limits.logit_rows_max as u64)
     }
 
@@ -97,8 +106,71 @@ impl Scratch {
             normed: scratch("normed", tokens * widths.normed)?,
             gate_up: scratch("gate and up", tokens * 2 * widths.hidden)?,
             hidden: scratch("hidden", tokens * widths.hidden)?,
+            mixture: match &hyper.mixture {
+                Some(mixture) => {
+                    let words = mixture_words(mixture, hyper.embedding, tokens);
+                    Some(MixtureScratch::create(words, &mut scratch)?)
+                }
+                None => None,
+            },
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
+        })
+    }
+}
+
+/// Activations of layers with experts; a route is a token and one of its `used` experts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MixtureScratch {
+    /// Of the router, f32 `[tokens, experts]`.
+    pub logits: BufferSlice,
+    /// The expert of each route, u32 `[tokens, used]`.
+    pub chosen: BufferSlice,
+    /// And its weight, f32 `[tokens, used]`.
+    pub weights: BufferSlice,
+    /// The routes of each expert, u32 `[experts, 1 + tokens]`.
+    pub lists: BufferSlice,
+    /// Gate and up where they are not fused, f32 `[tokens, used, 2 * hidden]`.
+    pub gate_up: BufferSlice,
+    /// f32 `[tokens, used, hidden]`.
+    pub hidden: BufferSlice,
+    /// What the experts make, f32 `[tokens, used, embedding]`.
+    pub results: BufferSlice,
+    /// Logits of the shared expert's weight, f32 `[tokens]`.
+    pub shared_gates: BufferSlice,
+}
+
+/// Words of each buffer of [`MixtureScratch`], in order.
+fn mixture_words(mixture: &Mixture, embedding: u64, tokens: u64) -> [u64; 8] {
+    let (experts, used) = (u64::from(mixture.router.experts), u64::from(mixture.router.used));
+    let (routes, hidden) = (tokens * used, mixture.hidden);
+    [
+        tokens * experts,
+        routes,
+        routes,
+        experts * (1 + tokens),
+        routes * 2 * hidden,
+        routes * hidden,
+        routes * embedding,
+        tokens,
+    ]
+}
+
+impl MixtureScratch {
+    fn create(
+        words: [u64; 8],
+        scratch: &mut impl FnMut(&str, u64) -> Result<BufferSlice, DeviceError>,
+    ) -> Result<Self, DeviceError> {
+        let [logits, chosen, weights, lists, gate_up, hidden, results, shared_gates] = words;
+        Ok(Self {
+            logits: scratch("router logits", logits)?,
+            chosen: scratch("chosen experts", chosen)?,
+            weights: scratch("weights of experts", weights)?,
+            lists: scratch("routes of experts", lists)?,
+            gate_up: scratch("gate and up of experts", gate_up)?,
+            hidden: scratch("hidden of experts", hidden)?,
+            results: scratch("results of experts", results)?,
+            shared_gates: scratch("gates of the shared expert", shared_gates)?,
         })
     }
 }
@@ -120,7 +192,11 @@ impl Widths {
             normed: if hyper.norm == NormKind::Layer { hyper.embedding } else { 1 },
             qkv: u64::from(hyper.heads + 2 * hyper.kv_heads) * head_dim,
             q: u64::from(hyper.heads) * head_dim,
-            hidden: hyper.feed_forward,
+            hidden: match &hyper.mixture {
+                Some(mixture) if mixture.dense_layers == 0 => mixture.shared_hidden.max(1),
+                Some(mixture) => mixture.shared_hidden.max(hyper.feed_forward),
+                None => hyper.feed_forward,
+            },
         }
     }
 

@@ -65,7 +65,7 @@ pub fn golden_data(name: &str) -> Vec<Golden> {
 }
 
 /// The small models of the shared files that hob runs, each beside its golden file.
-pub const SMALL_MODELS: [&str; 25] = [
+pub const SMALL_MODELS: [&str; 27] = [
     "llama",
     "llama-F16",
     "llama-BF16",
@@ -84,6 +84,8 @@ pub const SMALL_MODELS: [&str; 25] = [
     "qwen2",
     "qwen3",
     "gemma3",
+    "mixtral",
+    "mixtral-Q8_0",
     "phi3",
     "phi3-longrope",
     "starcoder2",
@@ -91,6 +93,26 @@ pub const SMALL_MODELS: [&str; 25] = [
     "malformed/ok-plain",
     "malformed/ok-odd-features",
     "malformed/ok-trailing-bytes",
+];
+
+/// A small mixture of experts that is kept with the tests, and its golden outputs.
+pub fn mixture(name: &str) -> (PathBuf, Vec<Golden>) {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/experts");
+    // One model comes in two files that mean the same.
+    let golden = name.trim_end_matches("-split");
+    (folder.join(format!("{name}.gguf")), goldens(&folder.join(format!("{golden}.golden.json"))))
+}
+
+/// Names for [`mixture`].
+pub const MIXTURES: [&str; 8] = [
+    "llama",
+    "llama-split",
+    "qwen2moe",
+    "qwen3moe",
+    "granitemoe",
+    "granitemoe-shared",
+    "olmoe",
+    "deepseek",
 ];
 
 /// Sizes for [`Driven::load`].

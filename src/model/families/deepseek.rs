@@ -1,14 +1,16 @@
-//! DeepSeek's first models: llama, whose layers are dense up to a number of them.
+//! DeepSeek's first models: llama, with experts in the layers behind some dense ones, beside an
+//! expert that all tokens share.
 
 use super::Family;
 use crate::model::ModelLoadError;
+use crate::model::experts::{EXPERTS_MAX, Mixture};
 use crate::model::hyper::HyperParams;
 use crate::model::keys::Keys;
 
 pub(super) const DEEPSEEK: Family = Family {
     architecture: "deepseek",
-    models: "DeepSeek (dense)",
-    features: "as llama",
+    models: "DeepSeek (dense), DeepSeek MoE",
+    features: "as llama; experts, shared experts",
     rope_factors: true,
     read,
     tensors: &["output.weight"],
@@ -16,14 +18,26 @@ pub(super) const DEEPSEEK: Family = Family {
 };
 
 fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
+    hyper.read_attention_scale(keys)?;
     let key = "leading_dense_block_count";
-    let dense = keys.metadata().opt_u32(&keys.name(key))?.unwrap_or(0);
-    if (dense as usize) < hyper.layers.len() {
-        let wanted = format!(
-            "all {} layers: mixtures of experts are not supported here",
-            hyper.layers.len()
-        );
-        return Err(keys.refuse(key, &wanted, dense));
+    let dense = keys.metadata().opt_u32(&keys.name(key))?.unwrap_or(0) as usize;
+    if dense >= hyper.layers.len() {
+        return Ok(());
     }
-    hyper.read_attention_scale(keys)
+    let mut mixture = Mixture::require(keys, hyper)?;
+    mixture.dense_layers = dense;
+    mixture.hidden = keys.width("expert_feed_forward_length")?;
+    let key = "expert_shared_count";
+    let shared = match keys.metadata().opt_u32(&keys.name(key))? {
+        None | Some(0) => 0,
+        Some(_) => keys.count(key, EXPERTS_MAX)?,
+    };
+    mixture.shared_hidden = u64::from(shared) * mixture.hidden;
+    mixture.router.scale = keys.opt_positive("expert_weights_scale", true)?.unwrap_or(1.0);
+    if mixture.router.scale == 0.0 {
+        mixture.router.scale = 1.0; // stands for none
+    }
+    mixture.router.normalise = keys.opt_bool("expert_weights_norm")?.unwrap_or(false);
+    hyper.mixture = Some(mixture);
+    Ok(())
 }

@@ -3,6 +3,7 @@
 
 use super::Family;
 use crate::model::ModelLoadError;
+use crate::model::experts::Mixture;
 use crate::model::hyper::{HyperParams, Logits};
 use crate::model::keys::Keys;
 
@@ -13,6 +14,14 @@ pub(super) const GRANITE: Family = Family {
     rope_factors: true,
     read: granite,
     ..Family::LIKE_LLAMA
+};
+
+pub(super) const GRANITEMOE: Family = Family {
+    architecture: "granitemoe",
+    models: "Granite 3 MoE",
+    features: "as granite; experts, a shared expert",
+    read: granitemoe,
+    ..GRANITE
 };
 
 pub(super) const MINICPM: Family = Family {
@@ -33,6 +42,14 @@ fn granite(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadErro
         hyper.layers.iter_mut().for_each(|layer| layer.rope = None);
     }
     hyper.read_attention_scale(keys)
+}
+
+fn granitemoe(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
+    granite(keys, hyper)?;
+    let mut mixture = Mixture::require(keys, hyper)?;
+    mixture.shared_hidden = keys.opt_width("expert_shared_feed_forward_length")?.unwrap_or(0);
+    hyper.mixture = Some(mixture);
+    Ok(())
 }
 
 /// Files from before the keys were written mean the factors of the first models.

@@ -16,6 +16,7 @@ mod granite;
 mod internlm2;
 mod llama;
 mod olmo2;
+mod olmoe;
 mod phi2;
 mod phi3;
 mod qwen;
@@ -65,10 +66,12 @@ impl Family {
 }
 
 /// The supported architectures.
-pub const FAMILIES: [Family; 23] = [
+pub const FAMILIES: [Family; 27] = [
     llama::LLAMA,
     qwen::QWEN2,
     qwen::QWEN3,
+    qwen::QWEN2MOE,
+    qwen::QWEN3MOE,
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
@@ -80,7 +83,9 @@ pub const FAMILIES: [Family; 23] = [
     falcon::FALCON,
     stablelm::STABLELM,
     olmo2::OLMO2,
+    olmoe::OLMOE,
     granite::GRANITE,
+    granite::GRANITEMOE,
     granite::MINICPM,
     cohere::COMMAND_R,
     cohere::COHERE2,
