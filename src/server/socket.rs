@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
@@ -22,6 +24,10 @@ use tracing::{debug, warn};
 
 /// `sun_path` of `sockaddr_un` holds 108 bytes with its closing zero.
 const PATH_BYTES_MAX: usize = 107;
+
+/// How long a lock may still be held by a daemon that is ending.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// Only the owner may connect.
 const SOCKET_MODE: u32 = 0o600;
@@ -226,7 +232,7 @@ fn take_lock(path: &Path) -> Result<File, SocketError> {
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(&lock_path)
         .map_err(failed("open the lock file", &lock_path))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    match lock_with_patience(&lock) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
@@ -242,6 +248,20 @@ fn take_lock(path: &Path) -> Result<File, SocketError> {
         .and_then(|()| writeln!(lock, "{}", std::process::id()))
         .map_err(failed("write", &lock_path))?;
     Ok(lock)
+}
+
+/// Tries for a while: the kernel lets go of the lock of a daemon that was killed only once all of
+/// it is gone, device memory included.
+fn lock_with_patience(lock: &File) -> Result<(), rustix::io::Errno> {
+    let start = Instant::now();
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if start.elapsed() < LOCK_PATIENCE => {
+                thread::sleep(LOCK_POLL);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Removes the socket of a dead daemon. The lock is held, so whoever listens is no hobd that
