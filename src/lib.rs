@@ -15,6 +15,7 @@
 //!
 //! vulkan    -> gpu, tensor             implements gpu::Executor; all unsafe code
 //! reference -> gpu, kernels, tensor    implements gpu::Executor in scalar f32 Rust
+//! store     -> gguf                    models on disk; the only network code
 //! config telemetry                     leaves
 //! ```
 //!
@@ -35,6 +36,7 @@ pub mod sampler;
 pub mod scheduler;
 pub mod server;
 pub mod session;
+pub mod store;
 pub mod telemetry;
 pub mod tensor;
 pub mod tokenizer;

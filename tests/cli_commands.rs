@@ -24,7 +24,7 @@ fn status_for_people_and_for_programs() {
     device       llvmpipe (Mesa 25)
     memory       100.00 MiB of 8.00 GiB
     KV cache     1,234 of 65,536 tokens, f16
-    now          1 connections, 2 sessions, 1 requests running, 0 waiting
+    now          1 connection, 2 sessions, 1 request running, 0 waiting
     since start  5,000 prompt tokens evaluated, 40 taken from the cache, 600 generated, 700 steps
     lately       12 prompt tokens and 3.5 generated a second
     recoveries   2: the device was lost

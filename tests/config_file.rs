@@ -112,12 +112,14 @@ fn missing_model_says_how_to_name_one() {
         xdg_data_home: Some(folder.path().to_owned()),
         ..Places::default()
     };
-    let message = places.model(&Config::default()).expect_err("no model").to_string();
-    for part in ["hob/models/default.gguf", "--model", "/home/ada/.config/hob/hobd.toml"] {
+    let message = places.no_model(Vec::new()).to_string();
+    let config_file = "/home/ada/.config/hob/hobd.toml";
+    for part in ["hob/models/default.gguf", "hob pull", "hob run --model", config_file] {
         assert!(message.contains(part), "{message}");
     }
-    let models = folder.path().join("hob/models");
-    fs::create_dir_all(&models).expect("folder");
-    fs::write(models.join("default.gguf"), "").expect("file");
-    assert_eq!(places.model(&Config::default()).expect("found"), models.join("default.gguf"));
+    assert_eq!(places.models_dir(), Some(folder.path().join("hob/models")));
+    let message = places.no_model(vec!["a".to_owned(), "b".to_owned()]).to_string();
+    assert!(message.contains("none of a, b in"), "{message}");
+    let message = Places::default().no_model(Vec::new()).to_string();
+    assert!(message.contains("neither XDG_DATA_HOME nor HOME"), "{message}");
 }

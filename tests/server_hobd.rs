@@ -49,7 +49,7 @@ fn without_a_model_it_says_where_one_can_lie() {
     let folder = tempfile::tempdir().unwrap();
     let output = hobd(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(78));
-    assert!(told(&output).contains(".local/share/hob/models/default.gguf"), "{}", told(&output));
+    assert!(told(&output).contains("hob pull"), "{}", told(&output));
 }
 
 #[test]

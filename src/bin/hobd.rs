@@ -23,6 +23,7 @@ use hob::engine::{
 use hob::gpu::{DeviceError, Executor};
 use hob::model::ModelLoadError;
 use hob::server::{self, BoundSocket, ServeEnd, ServerOptions, SocketError, stop_on_signals};
+use hob::store::{Store, StoreError};
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
@@ -50,6 +51,8 @@ enum DaemonError {
     #[error(transparent)]
     Config(Box<ConfigError>),
     #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
     Log(#[from] TelemetryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -72,7 +75,7 @@ impl DaemonError {
 
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Log(_) => EXIT_CONFIG,
+            Self::Config(_) | Self::Store(_) | Self::Log(_) => EXIT_CONFIG,
             Self::Model { source, .. } => match &**source {
                 OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)) => {
                     device_status(error)
@@ -171,7 +174,7 @@ fn serve(config: &Config, places: &Places) -> Result<(), DaemonError> {
 }
 
 async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
-    let model = places.model(config)?;
+    let model = model_path(config, places)?;
     let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
     tokio::spawn(end_in_time(stop.clone()));
     let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
@@ -195,6 +198,23 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
             warn!(%error, "while the daemon was stopping");
             Ok(())
         }
+    }
+}
+
+/// The file of the model that is configured, by name or by path, or of the store's default.
+fn model_path(config: &Config, places: &Places) -> Result<PathBuf, DaemonError> {
+    let Some(store) = places.models_dir().map(Store::new) else {
+        return match config.model.as_os_str().is_empty() {
+            true => Err(places.no_model(Vec::new()).into()),
+            false => Ok(config.model.clone()),
+        };
+    };
+    if !config.model.as_os_str().is_empty() {
+        return Ok(store.locate(&config.model)?);
+    }
+    match store.default_model()? {
+        Some(path) => Ok(path),
+        None => Err(places.no_model(store.names()?).into()),
     }
 }
 

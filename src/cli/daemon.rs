@@ -105,7 +105,13 @@ fn spawn(program: &Path, socket: &Path, model: Option<&Path>, log: File) -> std:
     let mut command = Command::new(std::env::current_exe()?);
     command.args(START_DETACHED).arg(program).arg("--socket").arg(socket);
     if let Some(model) = model {
-        command.arg("--model").arg(std::path::absolute(model)?);
+        // The daemon looks names up itself: they stay what they are.
+        let model = if paths::is_name_of_store(model) {
+            model.to_owned()
+        } else {
+            std::path::absolute(model)?
+        };
+        command.arg("--model").arg(model);
     }
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }

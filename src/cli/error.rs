@@ -9,6 +9,7 @@ use super::client::ClientError;
 use super::local::LocalError;
 use crate::gguf::GgufError;
 use crate::gpu::DeviceError;
+use crate::store::StoreError;
 use crate::tokenizer::TokenizerError;
 
 /// Exit statuses, as `hob --help` lists them.
@@ -23,6 +24,8 @@ pub mod exit {
     pub const NO_DAEMON: u8 = 3;
     /// The input was not usable (EX_DATAERR).
     pub const BAD_INPUT: u8 = 65;
+    /// There is no device, or it failed (EX_UNAVAILABLE).
+    pub const NO_DEVICE: u8 = 69;
     /// A model file or a setting was not usable (EX_CONFIG).
     pub const BAD_MODEL: u8 = crate::config::EXIT_CONFIG;
     /// Cancelled by Ctrl-C (128 + SIGINT).
@@ -155,6 +158,15 @@ pub enum CliError {
     /// A GGUF file cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The store of models, or what was to come into it, is not usable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nobody said yes.
+    #[error("{name} is kept: nobody can be asked here; --yes removes it without asking")]
+    NotConfirmed {
+        /// The model.
+        name: String,
+    },
     /// A vocabulary cannot be used, or cannot express the input.
     #[error("{}: {source}", .path.display())]
     Vocabulary {
@@ -173,6 +185,9 @@ pub enum CliError {
     #[error(transparent)]
     Device(#[from] DeviceError),
 
+    /// No place for models.
+    #[error("neither XDG_DATA_HOME nor HOME names a folder for models")]
+    NoStore,
     /// No place for logs and history.
     #[error("neither XDG_STATE_HOME nor HOME names a folder for logs and history")]
     NoHome,
@@ -202,6 +217,14 @@ pub enum CliError {
     },
 }
 
+/// As hobd: that a device is not there which somebody named is a matter of settings.
+fn device_status(error: &DeviceError) -> u8 {
+    match error {
+        DeviceError::DeviceNotFound { .. } => exit::BAD_MODEL,
+        _ => exit::NO_DEVICE,
+    }
+}
+
 impl From<TokenizerError> for CliError {
     fn from(error: TokenizerError) -> Self {
         Self::Tokenizer(Box::new(error))
@@ -218,13 +241,29 @@ impl CliError {
             | Self::NoDaemonProgram
             | Self::Spawn { .. }
             | Self::DaemonEnded { .. } => exit::NO_DAEMON,
-            Self::NoPrompt | Self::StdinTwice { .. } | Self::NothingToMeasure => exit::USAGE,
+            Self::NoPrompt
+            | Self::StdinTwice { .. }
+            | Self::NothingToMeasure
+            | Self::NotConfirmed { .. } => exit::USAGE,
+            Self::Store(
+                StoreError::BadName { .. }
+                | StoreError::BadSource { .. }
+                | StoreError::UnknownModel { .. },
+            ) => exit::USAGE,
+            Self::Store(StoreError::NotAModel { .. } | StoreError::Manifest { .. }) => {
+                exit::BAD_MODEL
+            }
             Self::NotUtf8 { .. }
             | Self::NotTokenIds { .. }
             | Self::TextTooShort { .. }
             | Self::Tokenizer(_) => exit::BAD_INPUT,
             Self::Gguf(_) | Self::Vocabulary { .. } => exit::BAD_MODEL,
-            Self::Local(error) if error.is_model() => exit::BAD_MODEL,
+            Self::Device(error) => device_status(error),
+            Self::Local(error) => match error.device() {
+                Some(error) => device_status(error),
+                None if error.is_model() => exit::BAD_MODEL,
+                None => exit::FAILED,
+            },
             _ => exit::FAILED,
         }
     }

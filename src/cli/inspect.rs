@@ -8,7 +8,7 @@ use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use super::args::InspectOptions;
 use super::output::{self, Output, bytes, count};
 use super::table::{Align, Facts, Table};
-use super::{CliError, exit};
+use super::{CliError, exit, paths};
 use crate::gguf::{Array, GgufFile, Metadata, TensorInfo, Value};
 
 /// Longer arrays are shortened to as many elements as fit a line.
@@ -17,7 +17,7 @@ const ARRAY_SHOWN_MAX: usize = 8;
 const TEXT_SHOWN_MAX: usize = 60;
 
 pub(crate) fn run(options: &InspectOptions) -> Result<u8, CliError> {
-    let file = GgufFile::open(&options.model)?;
+    let file = GgufFile::open(&paths::model(&options.model)?)?;
     let report = Report::new(&file, options.full);
     let mut output = Output::stdout();
     if options.json {

@@ -10,6 +10,7 @@ use crate::engine::{EngineOptions, OpenError, Opened, open};
 use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 use crate::kv_cache::{KvLease, LeaseError};
+use crate::model::ModelLoadError;
 use crate::scheduler::{Batch, TokenSpan};
 use crate::tokenizer::Tokenizer;
 use crate::vulkan::{VulkanConfig, VulkanExecutor};
@@ -88,9 +89,23 @@ impl From<OpenError> for LocalError {
 }
 
 impl LocalError {
-    /// Whether the model file is at fault.
+    /// Whether the model file is at fault, where the device is not.
     pub(crate) fn is_model(&self) -> bool {
-        matches!(self, Self::Open(error) if !matches!(**error, OpenError::Device(_)))
+        matches!(self, Self::Open(_))
+    }
+
+    /// What failed of the device.
+    pub(crate) fn device(&self) -> Option<&DeviceError> {
+        match self {
+            Self::Device(error) => Some(error),
+            Self::Open(error) => match &**error {
+                OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)) => {
+                    Some(error)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 

@@ -18,9 +18,11 @@ mod inspect;
 mod interrupt;
 pub mod local;
 mod metrics;
+mod models;
 mod output;
 mod paths;
 mod perplexity;
+mod pull;
 mod run;
 mod sessions;
 mod status;
@@ -61,6 +63,9 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Metrics => metrics::run(global),
         Command::Devices(options) => devices::run(options),
         Command::Sessions(options) => sessions::run(global, options),
+        Command::Pull(options) => pull::run(options),
+        Command::Models(options) => models::list(global, options),
+        Command::Rm(options) => models::remove(global, options),
         Command::Tokenize(options) => tokenize::tokenize(global, options),
         Command::Detokenize(options) => tokenize::detokenize(global, options),
         Command::Inspect(options) => inspect::run(options),

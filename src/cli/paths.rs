@@ -2,20 +2,47 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::CliError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::args::GlobalOptions;
+use super::{CliError, output};
 use crate::config::Places;
+use crate::store::Store;
+
+/// A user whose stdin stays open this long without a byte may not know that it is waited for.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// The sockets to try, in order: the one named, or the user's daemon's and the system service's.
 pub(crate) fn sockets(global: &GlobalOptions) -> Vec<PathBuf> {
     match &global.socket {
-        Some(socket) => vec![socket.clone()],
-        None => Places::of_this_process().client_sockets(),
+        Some(socket) if !socket.as_os_str().is_empty() => vec![socket.clone()],
+        _ => Places::of_this_process().client_sockets(),
     }
+}
+
+/// This user's models.
+pub(crate) fn store() -> Result<Store, CliError> {
+    Places::of_this_process().models_dir().map(Store::new).ok_or(CliError::NoStore)
+}
+
+/// The file of a model that is named, or given by its path.
+pub(crate) fn model(model: &Path) -> Result<PathBuf, CliError> {
+    match store() {
+        Ok(store) => Ok(store.locate(model)?),
+        Err(_) => Ok(model.to_owned()),
+    }
+}
+
+/// Whether the store has a model of this name.
+pub(crate) fn is_name_of_store(model: &Path) -> bool {
+    let found = store().ok().zip(model.to_str()).map(|(store, name)| store.find(name));
+    matches!(found, Some(Ok(Some(_))))
 }
 
 /// Opens a file in this user's state folder for appending, readable by this user alone; creates
@@ -67,10 +94,20 @@ pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
 
 /// Reads all of stdin, which must be UTF-8.
 pub(crate) fn read_stdin() -> Result<String, CliError> {
+    if io::stderr().is_terminal() && is_silent(io::stdin(), SILENCE) {
+        output::note(&"waiting for stdin to end (on a terminal Ctrl-D ends it)");
+    }
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::stdin().lock(), &mut bytes)
         .map_err(|source| CliError::Stdin { source })?;
     utf8(bytes, "stdin")
+}
+
+/// Whether nothing comes of an input, not even its end, for so long.
+fn is_silent(input: impl AsFd, patience: Duration) -> bool {
+    let mut input = [PollFd::new(&input, PollFlags::IN)];
+    let patience = Timespec::try_from(patience).ok();
+    matches!(poll(&mut input, patience.as_ref()), Ok(0))
 }
 
 fn utf8(bytes: Vec<u8>, what: &str) -> Result<String, CliError> {
@@ -84,6 +121,18 @@ fn utf8(bytes: Vec<u8>, what: &str) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_is_silent_until_it_says_something_or_ends() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let patience = Duration::from_millis(1);
+        assert!(is_silent(&reader, patience));
+        io::Write::write_all(&mut writer, b"x").unwrap();
+        assert!(!is_silent(&reader, patience));
+        let (reader, writer) = io::pipe().unwrap();
+        drop(writer);
+        assert!(!is_silent(&reader, patience));
+    }
 
     #[test]
     fn invalid_utf8_is_located() {

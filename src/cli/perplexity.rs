@@ -24,7 +24,7 @@ const CHUNKS_MIN: usize = 2;
 pub(crate) fn run(options: &PerplexityOptions) -> Result<u8, CliError> {
     let text = read_text(&options.file)?;
     let mut model = open_local(&LocalOptions {
-        model: options.model.clone(),
+        model: paths::model(&options.model)?,
         device: options.device.clone(),
         kv_dtype: KvDtype::setting(options.kv_dtype),
         context_tokens: options.context,

@@ -66,18 +66,21 @@ fn facts(status: &StatusResult) -> Facts {
     facts.add(
         "now",
         format!(
-            "{} connections, {} sessions, {} requests running, {} waiting",
-            status.connections, status.sessions, status.running, status.queued
+            "{}, {}, {} running, {} waiting",
+            counted(status.connections.into(), "connection"),
+            counted(status.sessions, "session"),
+            counted(status.running, "request"),
+            status.queued
         ),
     );
     facts.add(
         "since start",
         format!(
-            "{} prompt tokens evaluated, {} taken from the cache, {} generated, {} steps",
-            count(status.prefill_tokens),
+            "{} evaluated, {} taken from the cache, {} generated, {}",
+            counted(status.prefill_tokens, "prompt token"),
             count(status.cached_tokens),
             count(status.decode_tokens),
-            count(status.steps)
+            counted(status.steps, "step")
         ),
     );
     facts.add(
@@ -92,6 +95,12 @@ fn facts(status: &StatusResult) -> Facts {
     }
     facts.add("up", seconds(status.uptime_seconds));
     facts
+}
+
+/// A number of things.
+fn counted(number: u64, thing: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{ending}", count(number))
 }
 
 /// A duration for people.

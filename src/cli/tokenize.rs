@@ -59,7 +59,7 @@ enum Vocabulary {
 impl Vocabulary {
     fn open(global: &GlobalOptions, model: Option<&Path>) -> Result<Self, CliError> {
         match model {
-            Some(path) => Ok(Self::File(Box::new(open_tokenizer(path)?))),
+            Some(model) => Ok(Self::File(Box::new(open_tokenizer(&paths::model(model)?)?))),
             None => Ok(Self::Daemon(daemon::connect(global)?.client)),
         }
     }

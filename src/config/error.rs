@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -56,16 +56,20 @@ pub enum ConfigError {
         /// What it is.
         found: String,
     },
-    /// No model is configured and none lies at the default place.
+    /// No model is configured and none is there to take.
     #[error(
-        "no model: none is configured and {} does not exist. Name one with `hobd --model FILE`, \
-         or set `model = \"FILE\"` in {}, or put a GGUF file (or a link to one) at that path",
-        looked_at.display(),
+        "no model: none is configured and {}. Fetch one with `hob pull hf:OWNER/REPO`, or name one \
+         with `hob run --model MODEL` or `hobd --model MODEL` (a name of `hob models`, or a GGUF \
+         file), or set `model = \"MODEL\"` in {}, or put a GGUF file (or a link to one) at {}",
+        known_text(known, folder),
         config_file.display(),
+        folder.join("default.gguf").display(),
     )]
     NoModel {
         /// Where one was looked for.
-        looked_at: PathBuf,
+        folder: PathBuf,
+        /// Models that are there, and none of them the default.
+        known: Vec<String>,
         /// The file to set it in.
         config_file: PathBuf,
     },
@@ -87,4 +91,11 @@ pub enum ConfigError {
         /// The variable that would say so.
         variable: &'static str,
     },
+}
+
+fn known_text(known: &[String], folder: &Path) -> String {
+    match known {
+        [] => format!("there is none in {}", folder.display()),
+        names => format!("none of {} in {} is called default", names.join(", "), folder.display()),
+    }
 }

@@ -28,8 +28,8 @@ pub struct Flags {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Model to load, a GGUF file
-    #[arg(long, value_name = "FILE")]
+    /// Model to load: a name of `hob models`, or a GGUF file
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Unix socket to serve
     #[arg(long, value_name = "PATH")]

@@ -23,7 +23,7 @@ const MIB: u32 = 1024 * 1024;
 /// Every key, in the order of the file.
 pub(super) const KEYS: [Key; 19] = [
     any("socket", "a path in quotes"),
-    any("model", "a path in quotes"),
+    any("model", "a name or a path in quotes"),
     any("device", "an index, name or UUID in quotes"),
     any("validation", "true or false"),
     any("kv_dtype", "\"auto\", \"f32\" or \"f16\""),

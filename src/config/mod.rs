@@ -74,7 +74,7 @@ pub enum LogFormat {
 pub struct Config {
     /// Path of the Unix socket; empty: [`Places::socket`].
     pub socket: PathBuf,
-    /// Path of the model, a GGUF file; empty: [`Places::model`].
+    /// The model: a name of the store, or a GGUF file; empty: the store's default.
     pub model: PathBuf,
     /// Device by index, name, part of a name, or UUID; empty: the best there is.
     pub device: String,

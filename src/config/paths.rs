@@ -90,23 +90,21 @@ impl Places {
         user.into_iter().chain([PathBuf::from("/etc/hob/hobd.toml")]).collect()
     }
 
-    /// The model to load: `config.model`, else `$XDG_DATA_HOME/hob/models/default.gguf` (by
-    /// default in `~/.local/share`).
-    ///
-    /// # Errors
-    /// None is configured and the default does not exist.
-    pub fn model(&self, config: &Config) -> Result<PathBuf, ConfigError> {
-        if !config.model.as_os_str().is_empty() {
-            return Ok(config.model.clone());
-        }
+    /// Folder of the models: `$XDG_DATA_HOME/hob/models` (by default in `~/.local/share`).
+    #[must_use]
+    pub fn models_dir(&self) -> Option<PathBuf> {
         let data = self.xdg(self.xdg_data_home.as_deref(), ".local/share");
-        let no_home = ConfigError::NoHome { what: "the model", variable: "XDG_DATA_HOME" };
-        let looked_at = data.ok_or(no_home)?.join("hob/models/default.gguf");
-        if looked_at.exists() {
-            return Ok(looked_at);
-        }
+        data.map(|folder| folder.join("hob/models"))
+    }
+
+    /// Says where a model could lie, and be named, where there is none to take.
+    #[must_use]
+    pub fn no_model(&self, known: Vec<String>) -> ConfigError {
+        let Some(folder) = self.models_dir() else {
+            return ConfigError::NoHome { what: "the model", variable: "XDG_DATA_HOME" };
+        };
         let config_file = self.config_files().swap_remove(0);
-        Err(ConfigError::NoModel { looked_at, config_file })
+        ConfigError::NoModel { folder, known, config_file }
     }
 
     /// Folder of the pipeline cache: `config.cache_dir`, else the service's `CACHE_DIRECTORY`, else

@@ -205,6 +205,7 @@ fn kv_config(
         wanted => wanted,
     }
     .min(bindable);
+    tell_of_context(options.context_tokens, trained, context_tokens);
     let mut config = KvConfig {
         layout,
         layers: hyper.layers.len(),
@@ -220,6 +221,24 @@ fn kv_config(
     }
     config.tokens_max = config.tokens_max.max(context_tokens).min(bindable);
     config
+}
+
+/// Logs where the context that was asked for is more than the model knows or the device can hold.
+fn tell_of_context(wanted: usize, trained: usize, context_tokens: usize) {
+    if wanted > context_tokens {
+        tracing::warn!(
+            wanted,
+            context_tokens,
+            "the context is lowered: a buffer of this device holds no longer one",
+        );
+    }
+    if context_tokens > trained {
+        tracing::warn!(
+            context_tokens,
+            trained,
+            "the context is longer than the model was trained for: its answers may get worse there",
+        );
+    }
 }
 
 fn model_info(

@@ -30,8 +30,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = BENCH_AFTER_HELP)]
 pub struct BenchOptions {
-    /// GGUF model file
-    #[arg(long, value_name = "FILE")]
+    /// Model of the store, or a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
     pub model: PathBuf,
     /// Tokens of the prompt; 0 skips this measurement
     #[arg(short = 'p', long, value_name = "TOKENS", default_value = "512", value_delimiter = ',',

@@ -51,8 +51,8 @@ pub struct RunOptions {
     /// Keep the prompt's cache in this session: a prompt that begins alike starts faster
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
-    /// Model of the daemon, where one must be started
-    #[arg(long, value_name = "FILE")]
+    /// Model of the daemon, where one must be started: one of the store, or a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Print the final result as one JSON object instead of streaming text
     #[arg(long)]
@@ -72,8 +72,8 @@ pub struct ChatOptions {
     /// System message of the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Model of the daemon, where one must be started
-    #[arg(long, value_name = "FILE")]
+    /// Model of the daemon, where one must be started: one of the store, or a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// How tokens are chosen.
     #[command(flatten)]

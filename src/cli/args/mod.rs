@@ -3,6 +3,7 @@
 mod bench;
 mod generation;
 mod model;
+mod store;
 
 use std::path::PathBuf;
 
@@ -13,11 +14,13 @@ pub use bench::BenchOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
 pub(crate) use generation::{penalty, share, temperature};
 pub use model::{DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, TokenizeOptions};
+pub use store::{ModelsOptions, PullOptions, RmOptions};
 
 const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
 
 const AFTER_HELP: &str = "\
 Examples:
+  hob pull hf:OWNER/REPO                fetch a model of the Hugging Face hub
   hob run \"Name three rivers.\"          answer a prompt; starts hobd when none runs
   hob chat                              talk with the model
   git diff | hob run \"Explain this:\"    a prompt from words and a pipe
@@ -30,6 +33,7 @@ Exit status:
   2    the command line was wrong
   3    hobd could not be reached or started, or the connection broke
   65   the input was not usable (not UTF-8, not JSON, too short)
+  69   no Vulkan loader, no device, or the device failed
   78   a model file or a setting was not usable
   130  cancelled by Ctrl-C
 
@@ -64,9 +68,16 @@ pub struct GlobalOptions {
         value_name = "PATH",
         env = "HOB_SOCKET",
         hide_env_values = true,
+        value_parser = may_be_empty(),
         help_heading = "Global options"
     )]
     pub socket: Option<PathBuf>,
+}
+
+/// A path, or nothing: a variable that is set to nothing counts as not set.
+fn may_be_empty() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    use clap::builder::{OsStringValueParser, TypedValueParser as _};
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// The commands.
@@ -108,6 +119,12 @@ Examples:
   hob sessions --json
   hob sessions close notes")]
     Sessions(SessionsOptions),
+    /// Fetch a model into the store
+    Pull(PullOptions),
+    /// List the models of the store, or what hob can run
+    Models(ModelsOptions),
+    /// Remove a model from the store
+    Rm(RmOptions),
     /// Turn text on stdin into token ids
     Tokenize(TokenizeOptions),
     /// Turn token ids back into text

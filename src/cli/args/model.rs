@@ -41,8 +41,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = TOKENIZE_AFTER_HELP)]
 pub struct TokenizeOptions {
-    /// Model or vocabulary-only GGUF file; without it, the daemon is asked
-    #[arg(long, value_name = "FILE")]
+    /// Model of the store, or a (vocabulary-only) GGUF file; without it, the daemon is asked
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Add the tokens the model wants around a text, such as BOS
     #[arg(long)]
@@ -59,8 +59,8 @@ pub struct TokenizeOptions {
 #[derive(Debug, Args)]
 #[command(after_help = DETOKENIZE_AFTER_HELP)]
 pub struct DetokenizeOptions {
-    /// Model or vocabulary-only GGUF file; without it, the daemon is asked
-    #[arg(long, value_name = "FILE")]
+    /// Model of the store, or a (vocabulary-only) GGUF file; without it, the daemon is asked
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Token ids
     #[arg(value_name = "ID")]
@@ -74,7 +74,7 @@ pub struct DetokenizeOptions {
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT_AFTER_HELP)]
 pub struct InspectOptions {
-    /// GGUF file
+    /// Model of the store, or a GGUF file
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Print a JSON object
@@ -109,8 +109,8 @@ impl KvDtype {
 #[derive(Debug, Args)]
 #[command(after_help = PERPLEXITY_AFTER_HELP)]
 pub struct PerplexityOptions {
-    /// GGUF model file
-    #[arg(long, value_name = "FILE")]
+    /// Model of the store, or a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
     pub model: PathBuf,
     /// Text to predict
     #[arg(short, long, value_name = "FILE")]

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::{BenchOptions, KvDtype};
 use super::local::{LocalError, LocalOptions, open_device, open_model};
-use super::{CliError, exit, output};
+use super::{CliError, exit, output, paths};
 use ceilings::Ceilings;
 use machine::Watch;
 use measure::{Bench, Kind, RandomTokens, Test};
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
     let sessions = tests.iter().map(|test| test.sessions).max().unwrap_or(1);
     let context = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let local = LocalOptions {
-        model: options.model.clone(),
+        model: paths::model(&options.model)?,
         device: options.device.clone(),
         kv_dtype: KvDtype::setting(options.kv_dtype),
         context_tokens: u32::try_from(context).unwrap_or(u32::MAX),

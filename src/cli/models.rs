@@ -1,0 +1,154 @@
+//! `hob models` and `hob rm`: what the store holds, what hob can run, and removing a model.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::args::{GlobalOptions, ModelsOptions, RmOptions};
+use super::output::{self, Output, bytes};
+use super::table::{Align, Facts, Table};
+use super::{CliError, exit, paths};
+use crate::model::FAMILIES;
+use crate::store::{Entry, Store, StoreError};
+use crate::tensor::DType;
+
+/// A model of the store, as programs see it.
+#[derive(Serialize)]
+pub(super) struct Listed<'a> {
+    name: &'a str,
+    aliases: &'a [String],
+    architecture: &'a str,
+    quantization: &'a str,
+    parameters: u64,
+    context_tokens: u64,
+    bytes: u64,
+    path: PathBuf,
+    linked: bool,
+    source: &'a str,
+    /// Seconds since 1970.
+    added: u64,
+    sha256: Vec<&'a str>,
+}
+
+impl<'a> Listed<'a> {
+    pub(super) fn new(store: &Store, entry: &'a Entry) -> Self {
+        Self {
+            name: &entry.name,
+            aliases: &entry.aliases,
+            architecture: &entry.facts.architecture,
+            quantization: &entry.facts.quantization,
+            parameters: entry.facts.parameters,
+            context_tokens: entry.facts.context_tokens,
+            bytes: entry.bytes(),
+            path: store.path(entry),
+            linked: entry.is_linked(),
+            source: &entry.source,
+            added: entry.added,
+            sha256: entry.files.iter().map(|file| file.sha256.as_str()).collect(),
+        }
+    }
+}
+
+pub(crate) fn list(_global: &GlobalOptions, options: &ModelsOptions) -> Result<u8, CliError> {
+    if options.supported {
+        return supported(options.json);
+    }
+    let store = paths::store()?;
+    let models = store.models()?;
+    let listed: Vec<Listed<'_>> = models.iter().map(|entry| Listed::new(&store, entry)).collect();
+    let mut output = Output::stdout();
+    if options.json {
+        output.json(&listed)?;
+        return Ok(exit::DONE);
+    }
+    if let Some(file) = store.default_file() {
+        output::note(&format_args!("{} is taken where no model is named", file.display()));
+    }
+    if listed.is_empty() {
+        let folder = store.folder().display();
+        output::note(&format_args!("no models in {folder}; `hob pull` fetches some"));
+        return Ok(exit::DONE);
+    }
+    table(&listed).write(&mut output)?;
+    Ok(exit::DONE)
+}
+
+fn table(listed: &[Listed<'_>]) -> Table {
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("ALIASES", Align::Left),
+        ("ARCHITECTURE", Align::Left),
+        ("TYPE", Align::Left),
+        ("SIZE", Align::Right),
+        ("CONTEXT", Align::Right),
+        ("FILE", Align::Left),
+    ]);
+    for model in listed {
+        table.row(vec![
+            model.name.to_owned(),
+            if model.aliases.is_empty() { "-".into() } else { model.aliases.join(", ") },
+            model.architecture.to_owned(),
+            model.quantization.to_owned(),
+            bytes(model.bytes),
+            model.context_tokens.to_string(),
+            model.path.display().to_string(),
+        ]);
+    }
+    table
+}
+
+/// What this build can run.
+#[derive(Serialize)]
+struct Supported {
+    architectures: Vec<&'static str>,
+    types: Vec<&'static str>,
+}
+
+fn supported(json: bool) -> Result<u8, CliError> {
+    let supported = Supported {
+        architectures: FAMILIES.iter().map(|family| family.architecture).collect(),
+        types: DType::ALL.iter().map(|dtype| dtype.name()).collect(),
+    };
+    let mut output = Output::stdout();
+    if json {
+        output.json(&supported)?;
+        return Ok(exit::DONE);
+    }
+    let mut facts = Facts::default();
+    facts.add("architectures", supported.architectures.join(", "));
+    facts.add("tensor types", supported.types.join(", "));
+    facts.write(&mut output)?;
+    Ok(exit::DONE)
+}
+
+pub(crate) fn remove(_global: &GlobalOptions, options: &RmOptions) -> Result<u8, CliError> {
+    let store = paths::store()?;
+    let Some(entry) = store.find(&options.name)? else {
+        let (name, known) = (options.name.clone(), store.names()?);
+        return Err(StoreError::UnknownModel { name, known }.into());
+    };
+    if !options.yes && !confirmed(&entry)? {
+        output::note(&format_args!("{} is kept", entry.name));
+        return Ok(exit::FAILED);
+    }
+    store.remove(&entry.name)?;
+    let freed = if entry.is_linked() { 0 } else { entry.bytes() };
+    output::note(&format_args!("{} is removed; {} are free again", entry.name, bytes(freed)));
+    Ok(exit::DONE)
+}
+
+/// Asks on a terminal; elsewhere nobody can answer.
+fn confirmed(entry: &Entry) -> Result<bool, CliError> {
+    if !io::stdin().is_terminal() {
+        return Err(CliError::NotConfirmed { name: entry.name.clone() });
+    }
+    let what = if entry.is_linked() { "forget" } else { "delete" };
+    let (name, size) = (output::on_one_line(&entry.name), bytes(entry.bytes()));
+    let source = output::on_one_line(&entry.source);
+    let mut answer = String::new();
+    write!(io::stderr(), "{what} {name} ({size}, from {source})? [y/N] ")
+        .and_then(|()| io::stdin().read_line(&mut answer))
+        .map_err(|source| CliError::Stdin { source })?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

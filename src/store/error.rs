@@ -1,0 +1,149 @@
+//! What can go wrong with the store, and with what is pulled into it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::gguf::GgufError;
+
+/// The store, a source or a transfer is not usable. No message holds a token or a query string.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// A call failed.
+    #[error("cannot {attempt} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The manifest is not what this version writes.
+    #[error("{}: {reason}; the models' files are beside it", path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No such model.
+    #[error("no model {name:?} in the store; {}", known_text(known))]
+    UnknownModel {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A model of this name is there.
+    #[error(
+        "there is a model {name:?} already, from {from}; choose another name with --name, or \
+         remove that one with `hob rm {name}`"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where that model is from.
+        from: String,
+    },
+    /// A text that cannot be a name.
+    #[error(
+        "{name:?} cannot be a model's name: wanted 1 to 96 letters, digits, `.`, `_` and `-`, the \
+         first a letter or digit, and no ending .gguf"
+    )]
+    BadName {
+        /// The text.
+        name: String,
+    },
+    /// A text that is no source.
+    #[error(
+        "{text:?} is no source: wanted hf:OWNER/REPO[/FILE.gguf][:QUANT], a URL, or a path; {reason}"
+    )]
+    BadSource {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The hub's repository has nothing to pull.
+    #[error("{repo} {reason}")]
+    NothingToPull {
+        /// The repository.
+        repo: String,
+        /// What was looked for, and what there is.
+        reason: String,
+    },
+    /// A server's answer.
+    #[error("{0}")]
+    Answer(String),
+    /// The connection failed, and trying again did not help.
+    #[error(
+        "the connection to {host} failed {attempts} times in a row, last: {reason}{}",
+        progress_text(*bytes)
+    )]
+    Connection {
+        /// Where to.
+        host: String,
+        /// How often.
+        attempts: u32,
+        /// What happened last.
+        reason: String,
+        /// What is kept of the file.
+        bytes: u64,
+    },
+    /// The server said something else about the file than is known of it.
+    #[error("{file}: wanted {wanted}, found {found}; nothing was kept")]
+    Mismatch {
+        /// The file.
+        file: String,
+        /// What was expected.
+        wanted: String,
+        /// What came.
+        found: String,
+    },
+    /// What came is no model.
+    #[error("what came from {from} is not a usable model, nothing was kept: {source}")]
+    NotAModel {
+        /// The source.
+        from: String,
+        /// What is wrong with it.
+        source: Box<GgufError>,
+    },
+    /// The disk is too full.
+    #[error("{}: {wanted_bytes} bytes are needed and {free_bytes} are free", folder.display())]
+    DiskFull {
+        /// The folder.
+        folder: PathBuf,
+        /// Bytes that are still to come.
+        wanted_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
+    /// Another process pulls the same.
+    #[error("{file} is being pulled by another process")]
+    Busy {
+        /// The file.
+        file: String,
+    },
+}
+
+fn known_text(known: &[String]) -> String {
+    match known {
+        [] => "it is empty: `hob pull` fetches models into it".to_owned(),
+        names => format!("it has {}", names.join(", ")),
+    }
+}
+
+fn progress_text(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!("; {bytes} bytes are kept, and pulling again goes on from there"),
+    }
+}
+
+/// Makes an error of a failed call.
+pub(super) fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { attempt, path, source }
+}
