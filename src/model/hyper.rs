@@ -209,13 +209,6 @@ impl HyperParams {
         }
     }
 
-    /// Takes the factor of the attention scores from `attention.scale`, where that is not 0.
-    pub(super) fn read_attention_scale(&mut self, keys: &Keys<'_>) -> Result<(), ModelLoadError> {
-        let named = keys.opt_positive("attention.scale", true)?.filter(|scale| *scale != 0.0);
-        self.attention_scale = named.unwrap_or(self.attention_scale);
-        Ok(())
-    }
-
     /// Gives all but every `period`th layer a window, and a set of rotation frequencies.
     pub(super) fn window_layers(&mut self, period: usize, window: u32, rope: usize) {
         for (index, layer) in self.layers.iter_mut().enumerate() {

@@ -18,7 +18,6 @@ pub(super) const DEEPSEEK: Family = Family {
 };
 
 fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
-    hyper.read_attention_scale(keys)?;
     let key = "leading_dense_block_count";
     let dense = keys.metadata().opt_u32(&keys.name(key))?.unwrap_or(0) as usize;
     if dense >= hyper.layers.len() {

@@ -41,7 +41,10 @@ fn granite(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadErro
     if keys.opt_bool("rope.scaling.finetuned")? == Some(false) {
         hyper.layers.iter_mut().for_each(|layer| layer.rope = None);
     }
-    hyper.read_attention_scale(keys)
+    // 0 stands for the usual scale, as it does for a factor of 1.
+    let scale = keys.opt_positive("attention.scale", true)?.filter(|scale| *scale != 0.0);
+    hyper.attention_scale = scale.unwrap_or(hyper.attention_scale);
+    Ok(())
 }
 
 fn granitemoe(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {

@@ -17,5 +17,5 @@ pub(super) const LLAMA: Family = Family {
 
 fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     hyper.mixture = Mixture::read(keys, hyper)?;
-    hyper.read_attention_scale(keys)
+    Ok(())
 }

@@ -9,10 +9,10 @@ pub(super) const SMOLLM3: Family = Family {
     architecture: "smollm3",
     models: "SmolLM3",
     features: "no rotation in every fourth layer",
-    read: |keys, hyper| {
+    read: |_, hyper| {
         let unrotated = hyper.layers.iter_mut().skip(LAYERS_TO_UNROTATED - 1);
         unrotated.step_by(LAYERS_TO_UNROTATED).for_each(|layer| layer.rope = None);
-        hyper.read_attention_scale(keys)
+        Ok(())
     },
     ..Family::LIKE_LLAMA
 };
