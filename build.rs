@@ -1,9 +1,11 @@
 //! Compiles `shaders/*.comp` to SPIR-V and writes `$OUT_DIR/kernels.rs`: one `gpu::Kernel` for each
-//! module, with the interface read back from its SPIR-V. `src/kernels/spirv.rs` includes that file.
+//! module, with the interface read back from its SPIR-V, and its words in a file beside.
+//! `src/kernels/spirv.rs` includes `kernels.rs`.
 //!
 //! A shader is GLSL 4.60 for Vulkan 1.2. It may `#include "x.glsl"` from `shaders/include/`. A line
 //! `// Variant NAME: DEFINE=VALUE DEFINE` in it asks for a module NAME compiled with these macros;
-//! without any such line there is one module, named like the file.
+//! without any such line there is one module, named like the file. A NAME with `TYPE` in it stands
+//! for a module of each type that the lines `// Types A B` name, with FORMAT=A and so on.
 //!
 //! The interface rules (one descriptor set of storage buffers numbered without gaps, 32-bit
 //! specialization constants, one push constant block) are checked here, so that a shader that
@@ -29,7 +31,12 @@ fn main() {
     println!("cargo::rerun-if-changed=shaders");
     let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     match build_all(Path::new("shaders")) {
-        Ok(text) => {
+        Ok(modules) => {
+            for (name, (_, words)) in &modules {
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                fs::write(out_dir.join(format!("{name}.spv")), bytes).expect("OUT_DIR is writable");
+            }
+            let text = generate(&modules);
             fs::write(out_dir.join("kernels.rs"), text).expect("OUT_DIR is writable");
         }
         Err(messages) => {
@@ -63,8 +70,11 @@ pub struct Interface {
     pub uses_subgroups: bool,
 }
 
-/// Compiles every shader of `folder` (none where it does not exist) to the text of `kernels.rs`.
-fn build_all(folder: &Path) -> Result<String, String> {
+/// Modules by name, with their words.
+type Modules = BTreeMap<String, (Interface, Vec<u32>)>;
+
+/// Compiles every shader of `folder`, none where it does not exist.
+fn build_all(folder: &Path) -> Result<Modules, String> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder)
         .map(|entries| entries.filter_map(|entry| entry.ok().map(|e| e.path())).collect())
         .unwrap_or_default();
@@ -98,28 +108,37 @@ fn build_all(folder: &Path) -> Result<String, String> {
             }
         }
     }
-    if errors.is_empty() { Ok(generate(&modules)) } else { Err(errors) }
+    if errors.is_empty() { Ok(modules) } else { Err(errors) }
 }
 
 /// The modules that the header of a shader asks for.
 pub fn variants(source: &str, file: &Path) -> Result<Vec<Variant>, String> {
+    let types: Vec<&str> = (source.lines().filter_map(|line| line.strip_prefix("// Types ")))
+        .flat_map(str::split_whitespace)
+        .collect();
     let mut found = Vec::new();
     for (index, line) in source.lines().enumerate() {
         let Some(text) = line.trim_start().strip_prefix("// Variant ") else { continue };
-        let at = || format!("{}:{}", file.display(), index + 1);
         let (name, macros) = text.split_once(':').unwrap_or((text, ""));
-        let name = name.trim();
-        if !is_kernel_name(name) {
-            return Err(format!("{}: {name:?} is no kernel name (a-z, 0-9, _)", at()));
+        let defines: Vec<_> = macros.split_whitespace().map(define).collect();
+        let each: Vec<Variant> = if name.contains("TYPE") {
+            let of_type = |kind: &&str| Variant {
+                name: name.trim().replace("TYPE", &kind.to_lowercase()),
+                defines: [define(&format!("FORMAT={kind}"))]
+                    .into_iter()
+                    .chain(defines.clone())
+                    .collect(),
+            };
+            types.iter().map(of_type).collect()
+        } else {
+            vec![Variant { name: name.trim().to_owned(), defines }]
+        };
+        let wrong = each.iter().find(|variant| !is_kernel_name(&variant.name));
+        if let Some(Variant { name, .. }) = wrong {
+            let at = format!("{}:{}", file.display(), index + 1);
+            return Err(format!("{at}: {name:?} is no kernel name (a-z, 0-9, _)"));
         }
-        let defines = macros
-            .split_whitespace()
-            .map(|pair| match pair.split_once('=') {
-                Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
-                None => (pair.to_owned(), None),
-            })
-            .collect();
-        found.push(Variant { name: name.to_owned(), defines });
+        found.extend(each);
     }
     if found.is_empty() {
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -129,6 +148,14 @@ pub fn variants(source: &str, file: &Path) -> Result<Vec<Variant>, String> {
         found.push(Variant { name: stem.to_owned(), defines: Vec::new() });
     }
     Ok(found)
+}
+
+/// `KEY=VALUE` or `KEY`.
+fn define(text: &str) -> (String, Option<String>) {
+    match text.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    }
 }
 
 fn is_kernel_name(name: &str) -> bool {
@@ -408,18 +435,20 @@ fn id_at(instruction: &Instruction, index: usize) -> u32 {
 }
 
 /// Writes the Rust text.
-fn generate(modules: &BTreeMap<String, (Interface, Vec<u32>)>) -> String {
+fn generate(modules: &Modules) -> String {
     let mut text = String::from("// Written by build.rs.\n\n");
     for (name, (interface, words)) in modules {
         let ident = name.to_uppercase();
         let access = |&written: &bool| if written { "Access::Write" } else { "Access::Read" };
         let bindings: Vec<_> = interface.binding_writes.iter().map(access).collect();
         let Interface { push_bytes, spec_count, uses_subgroups, .. } = interface;
-        let words: Vec<_> = words.iter().map(u32::to_string).collect();
+        let count = words.len();
         write!(
             text,
-            "/// `{name}`.\npub static {ident}: Kernel = Kernel {{\n    name: \"{name}\",\n    \
-             words: &[{}],\n    bindings: &[{}],\n    push_bytes: {push_bytes},\n    \
+            "static {ident}_WORDS: [u32; {count}] =\n    \
+             bytemuck::must_cast(*include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.spv\")));\n\
+             /// `{name}`.\npub static {ident}: Kernel = Kernel {{\n    name: \"{name}\",\n    \
+             words: &{ident}_WORDS,\n    bindings: &[{}],\n    push_bytes: {push_bytes},\n    \
              spec_count: {spec_count},\n    uses_subgroups: {uses_subgroups},\n}};\n\
              /// Size of the push constants of `{name}`, in bytes.\n\
              pub const {ident}_PUSH_BYTES: u32 = {push_bytes};\n\
@@ -427,7 +456,6 @@ fn generate(modules: &BTreeMap<String, (Interface, Vec<u32>)>) -> String {
              pub const {ident}_BINDINGS: usize = {};\n\
              /// Specialization constants of `{name}`.\n\
              pub const {ident}_SPECS: u32 = {spec_count};\n\n",
-            words.join(","),
             bindings.join(", "),
             bindings.len(),
         )

@@ -10,17 +10,9 @@
 // Needs      nothing
 // Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
 //
-// Variant embed_f32: FORMAT=F32
-// Variant embed_f16: FORMAT=F16
-// Variant embed_bf16: FORMAT=BF16
-// Variant embed_q8_0: FORMAT=Q8_0
-// Variant embed_q4_0: FORMAT=Q4_0
-// Variant embed_q4_1: FORMAT=Q4_1
-// Variant embed_q5_0: FORMAT=Q5_0
-// Variant embed_q5_1: FORMAT=Q5_1
-// Variant embed_q4_k: FORMAT=Q4_K
-// Variant embed_q5_k: FORMAT=Q5_K
-// Variant embed_q6_k: FORMAT=Q6_K
+// Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
+// Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
+// Variant embed_TYPE:
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

@@ -22,72 +22,14 @@
 //            and shuffle in the variants with SUBGROUPS=1
 // Numerics   f32; within 1e-5 of the twin relative to sum |w x|
 //
-// Variant matmul_f32: FORMAT=F32 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_f16: FORMAT=F16 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_bf16: FORMAT=BF16 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q8_0: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_0: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_1: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_0: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_1: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_k: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_k: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_q6_k: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0 EXPERTS=0
-// Variant matmul_f32_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_f16_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_bf16_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q8_0_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q4_0_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q4_1_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q5_0_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q5_1_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q4_k_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q5_k_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_q6_k_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1 EXPERTS=0
-// Variant matmul_f32_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_f16_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_bf16_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q8_0_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_0_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_1_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_0_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_1_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q4_k_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q5_k_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_q6_k_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0 EXPERTS=0
-// Variant matmul_f32_experts: FORMAT=F32 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_f16_experts: FORMAT=F16 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_bf16_experts: FORMAT=BF16 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q8_0_experts: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_0_experts: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_1_experts: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_0_experts: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_1_experts: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_k_experts: FORMAT=Q4_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_k_experts: FORMAT=Q5_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_q6_k_experts: FORMAT=Q6_K SUBGROUPS=1 POINTERS=0 EXPERTS=1
-// Variant matmul_f32_experts_pointers: FORMAT=F32 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_f16_experts_pointers: FORMAT=F16 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_bf16_experts_pointers: FORMAT=BF16 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q8_0_experts_pointers: FORMAT=Q8_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q4_0_experts_pointers: FORMAT=Q4_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q4_1_experts_pointers: FORMAT=Q4_1 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q5_0_experts_pointers: FORMAT=Q5_0 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q5_1_experts_pointers: FORMAT=Q5_1 SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q4_k_experts_pointers: FORMAT=Q4_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q5_k_experts_pointers: FORMAT=Q5_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_q6_k_experts_pointers: FORMAT=Q6_K SUBGROUPS=1 POINTERS=1 EXPERTS=1
-// Variant matmul_f32_experts_shared: FORMAT=F32 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_f16_experts_shared: FORMAT=F16 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_bf16_experts_shared: FORMAT=BF16 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q8_0_experts_shared: FORMAT=Q8_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_0_experts_shared: FORMAT=Q4_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_1_experts_shared: FORMAT=Q4_1 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_0_experts_shared: FORMAT=Q5_0 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_1_experts_shared: FORMAT=Q5_1 SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q4_k_experts_shared: FORMAT=Q4_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q5_k_experts_shared: FORMAT=Q5_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
-// Variant matmul_q6_k_experts_shared: FORMAT=Q6_K SUBGROUPS=0 POINTERS=0 EXPERTS=1
+// Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
+// Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
+// Variant matmul_TYPE: SUBGROUPS=1 POINTERS=0 EXPERTS=0
+// Variant matmul_TYPE_pointers: SUBGROUPS=1 POINTERS=1 EXPERTS=0
+// Variant matmul_TYPE_shared: SUBGROUPS=0 POINTERS=0 EXPERTS=0
+// Variant matmul_TYPE_experts: SUBGROUPS=1 POINTERS=0 EXPERTS=1
+// Variant matmul_TYPE_experts_pointers: SUBGROUPS=1 POINTERS=1 EXPERTS=1
+// Variant matmul_TYPE_experts_shared: SUBGROUPS=0 POINTERS=0 EXPERTS=1
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

@@ -3,6 +3,8 @@
 //! read.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/blocks.rs"]
+mod blocks;
 #[path = "common/device.rs"]
 mod device;
 mod kernels;

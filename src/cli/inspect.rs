@@ -32,6 +32,9 @@ pub(crate) fn run(options: &InspectOptions) -> Result<u8, CliError> {
 #[derive(Serialize)]
 struct Report<'a> {
     file: String,
+    /// The files of a split model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<String>,
     file_bytes: u64,
     version: u32,
     alignment: u32,
@@ -68,8 +71,11 @@ impl<'a> Report<'a> {
             total.parameters += elements(tensor);
             total.bytes += tensor.bytes;
         }
+        let split = file.part_paths().len() > 1;
+        let parts = file.part_paths().filter(|_| split).map(|path| path.display().to_string());
         Self {
             file: file.path().display().to_string(),
+            parts: parts.collect(),
             file_bytes: file.file_bytes(),
             version: file.version(),
             alignment: file.alignment(),
@@ -83,6 +89,9 @@ impl<'a> Report<'a> {
     fn write(&self, output: &mut Output) -> Result<(), CliError> {
         let mut facts = Facts::default();
         facts.add("file", &self.file);
+        if !self.parts.is_empty() {
+            facts.add("parts", count(self.parts.len() as u64));
+        }
         facts.add("size", bytes(self.file_bytes));
         facts.add("format", format!("GGUF {}, aligned to {}", self.version, self.alignment));
         facts.add("parameters", count(self.parameters));

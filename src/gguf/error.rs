@@ -126,6 +126,25 @@ pub enum GgufFault {
     #[error("tensors {first} and {second} overlap in the file")]
     Overlap { first: String, second: String },
 
+    /// A part of a split model claims a number that cannot be.
+    #[error("split.no {no} of split.count {count}; wanted a lower number, of at most {limit}")]
+    SplitCount { no: u32, count: u32, limit: u32 },
+    /// A part of a split model is not named like one.
+    #[error("a part of a split model named {found}; wanted {wanted}, to find the other parts by")]
+    SplitName { wanted: String, found: String },
+    /// A part of a split model is not there.
+    #[error("no such file; wanted {wanted} of a split model, whose other parts are here")]
+    SplitMissing { wanted: String },
+    /// A part of a split model is another than its name says.
+    #[error("wanted {wanted} of a split model, found {found}")]
+    SplitPart { wanted: String, found: String },
+    /// The parts of a split model have more or fewer tensors than they should.
+    #[error("split.tensors.count: wanted {wanted} tensors in all parts, found {found}")]
+    SplitTensors { wanted: u64, found: u64 },
+    /// A part of a split model in memory.
+    #[error("{part} of a split model; wanted a whole file")]
+    SplitMemory { part: String },
+
     /// A wanted metadata key is absent.
     #[error("metadata key {key} is missing; wanted {wanted}")]
     KeyMissing { key: String, wanted: String },

@@ -13,6 +13,7 @@ mod fuzz;
 mod header;
 mod metadata;
 mod source;
+mod split;
 mod tensors;
 mod value;
 
@@ -27,13 +28,14 @@ pub use metadata::Metadata;
 pub use tensors::{TensorInfo, TensorType};
 pub use value::{Array, StrArray, Value};
 
+use header::Header;
 use source::Source;
+use split::Part;
 
-/// An open GGUF file: its header in memory, its tensor data on disk.
+/// An open GGUF file, or the files of a split model: headers in memory, tensor data on disk.
 #[derive(Debug)]
 pub struct GgufFile {
-    path: Arc<Path>,
-    source: Source,
+    parts: Vec<Part>,
     version: u32,
     alignment: u32,
     metadata: Metadata,
@@ -42,44 +44,52 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens the file at `path` and reads its header. Tensor data stay on disk.
+    /// Opens the file at `path` and reads its header. Tensor data stay on disk. Of a split model,
+    /// `path` may be any part; the others are found by their names beside it.
     ///
     /// # Errors
     /// If the path is not a readable regular file or its header is not well formed, or a tensor's
-    /// data would lie outside the file. Tensors of a type that is only known by name are listed.
+    /// data would lie outside the file, or a part is missing or is not what its name says. Tensors
+    /// of a type that is only known by name are listed.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let shared: Arc<Path> = path.into();
-        let source = Source::open(path).map_err(|fault| GgufError::new(&shared, fault))?;
-        Self::parse(shared, source)
+        let (parts, header) = split::open(path)?;
+        Ok(Self::new(parts, header))
     }
 
     /// Reads a file that is already in memory; `path` is its name in messages.
     ///
     /// # Errors
-    /// As [`GgufFile::open`].
+    /// As [`GgufFile::open`]; and a part of a split model.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, GgufError> {
-        Self::parse(path.into(), Source::Bytes(bytes))
+        let (path, source): (Arc<Path>, _) = (path.into(), Source::Bytes(bytes));
+        let read = header::read(&source, &path);
+        let checked = read.and_then(|header| split::refuse_part(&header).map(|()| header));
+        let header = checked.map_err(|fault| GgufError::new(&path, fault))?;
+        Ok(Self::new(vec![Part { path, source }], header))
     }
 
-    fn parse(path: Arc<Path>, source: Source) -> Result<Self, GgufError> {
-        let header = header::read(&source, &path).map_err(|fault| GgufError::new(&path, fault))?;
+    fn new(parts: Vec<Part>, header: Header) -> Self {
         let by_name = (header.tensors.iter().enumerate())
             .map(|(index, tensor)| (tensor.name.clone(), index))
             .collect();
-        Ok(Self {
-            path,
-            source,
+        Self {
+            parts,
             version: header.version,
             alignment: header.alignment,
             metadata: header.metadata,
             tensors: header.tensors,
             by_name,
-        })
+        }
     }
 
-    /// Where the file was opened.
+    /// Where the file was opened; of a split model, its first part.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.parts[0].path
+    }
+
+    /// The files of the model in order: one, unless it is split.
+    pub fn part_paths(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.parts.iter().map(|part| &*part.path)
     }
 
     /// The container version, 2 or 3.
@@ -92,9 +102,9 @@ impl GgufFile {
         self.alignment
     }
 
-    /// Size of the whole file in bytes, as it was when opened.
+    /// Size of the whole file, or of all parts, in bytes, as it was when opened.
     pub fn file_bytes(&self) -> u64 {
-        self.source.bytes()
+        self.parts.iter().map(|part| part.source.bytes()).sum()
     }
 
     /// All metadata, in the order of the file.
@@ -136,15 +146,16 @@ impl GgufFile {
                 wanted,
                 bytes: tensor.bytes,
             };
-            return Err(GgufError::new(&self.path, fault));
+            return Err(GgufError::new(&self.parts[0].path, fault));
         }
+        let part = &self.parts[tensor.part];
         let read = match tensor.offset.checked_add(offset_in_tensor) {
-            Some(at) => self.source.read_exact_at(at, out),
+            Some(at) => part.source.read_exact_at(at, out),
             None => Err(std::io::ErrorKind::UnexpectedEof.into()),
         };
         read.map_err(|error| {
             let tensor = error::plain(&tensor.name);
-            GgufError::new(&self.path, GgufFault::ReadTensor { tensor, wanted, error })
+            GgufError::new(&part.path, GgufFault::ReadTensor { tensor, wanted, error })
         })
     }
 }

@@ -54,10 +54,12 @@ pub struct TensorInfo {
     /// One to four dimensions in ggml's order: `dims[0]` is the length of a row. None is zero and
     /// their product fits in a u64.
     pub dims: Vec<u64>,
-    /// Where its data start, in bytes from the start of the file.
+    /// Where its data start, in bytes from the start of the file, or of its part of the model.
     pub offset: u64,
     /// Size of its data in bytes; all are within the file.
     pub bytes: u64,
+    /// The file of a split model that has its data.
+    pub(super) part: usize,
     path: Arc<Path>,
 }
 
@@ -96,7 +98,12 @@ impl TensorInfo {
         let (Some(_), Some(bytes)) = (elements, bytes) else {
             return Err(GgufFault::TooLarge { tensor: plain(&name), dims });
         };
-        Ok(Self { name, dtype, dims, offset, bytes, path })
+        Ok(Self { name, dtype, dims, offset, bytes, part: 0, path })
+    }
+
+    /// The tensor, in file `part` of a split model.
+    pub(super) fn in_part(self, part: usize) -> Self {
+        Self { part, ..self }
     }
 
     /// Elements in a row.

@@ -64,7 +64,7 @@ fn small() -> GgufBuilder {
     builder
         .tensor("a.weight", DType::Q4_0, &[64, 2], &q4)
         .tensor("b.weight", DType::F32, &[3], &[7; 12])
-        .raw_tensor("c.weight", 17, &[256], &[9; 74])
+        .raw_tensor("c.weight", 15, &[256], &[9; 292])
 }
 
 #[test]
@@ -130,11 +130,12 @@ fn only_regular_files_are_opened() {
 fn an_unsupported_type_is_listed_and_named() {
     let file = parse(small().build()).unwrap();
     let c = file.tensor("c.weight").unwrap();
-    assert_eq!((c.dtype.name(), c.bytes), ("IQ2_XS", 74));
+    assert_eq!((c.dtype.name(), c.bytes), ("Q8_K", 292));
     assert_eq!(
         c.supported_dtype().unwrap_err().to_string(),
-        "test.gguf: tensor c.weight has type IQ2_XS, which this version does not support; \
-         supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"
+        "test.gguf: tensor c.weight has type Q8_K, which this version does not support; \
+         supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, Q2_K, \
+         Q3_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S"
     );
     let bytes = GgufBuilder::new().raw_tensor("t", 99, &[1], &[0; 4]).build();
     refused_with(bytes, "tensor t has the unknown type 99; supported: F32");

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{PackedMatrix, format_index, matmul, spirv, u32_of};
-use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, Recording};
+use super::{PackedMatrix, by_format, matmul, spirv, u32_of};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
 /// Push constants.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -20,20 +20,6 @@ pub struct Params {
 
 const _: () = assert!(spirv::EMBED_F32_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::EMBED_F32_BINDINGS == 4 && spirv::EMBED_F32_SPECS == 4);
-
-const KERNELS: [&Kernel; 11] = [
-    &spirv::EMBED_F32,
-    &spirv::EMBED_F16,
-    &spirv::EMBED_BF16,
-    &spirv::EMBED_Q8_0,
-    &spirv::EMBED_Q4_0,
-    &spirv::EMBED_Q4_1,
-    &spirv::EMBED_Q5_0,
-    &spirv::EMBED_Q5_1,
-    &spirv::EMBED_Q4_K,
-    &spirv::EMBED_Q5_K,
-    &spirv::EMBED_Q6_K,
-];
 
 /// Appends y\[t\] = factor * table\[token\[t\]\].
 ///
@@ -83,7 +69,7 @@ fn record_rows(
             factor,
         };
         recording.dispatch(Dispatch {
-            kernel: KERNELS[format_index(layout.dtype)],
+            kernel: by_format("embed", layout.dtype, ""),
             spec: vec![caps.lanes, 1, 1, u32::from(positions)],
             bindings: vec![slice.quads, slice.words, steps, y],
             push: bytemuck::bytes_of(&params).to_vec(),

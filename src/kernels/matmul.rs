@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{PackedMatrix, by_subgroups, format_index, or_unused, spirv, u32_of};
-use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, Recording};
+use super::{PackedMatrix, by_format_and_device, or_unused, spirv, u32_of};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
 /// Push constants.
@@ -123,85 +123,6 @@ pub struct Matmul<'a> {
     pub epilogue: Epilogue,
 }
 
-const SUBGROUPS: [&Kernel; 11] = [
-    &spirv::MATMUL_F32,
-    &spirv::MATMUL_F16,
-    &spirv::MATMUL_BF16,
-    &spirv::MATMUL_Q8_0,
-    &spirv::MATMUL_Q4_0,
-    &spirv::MATMUL_Q4_1,
-    &spirv::MATMUL_Q5_0,
-    &spirv::MATMUL_Q5_1,
-    &spirv::MATMUL_Q4_K,
-    &spirv::MATMUL_Q5_K,
-    &spirv::MATMUL_Q6_K,
-];
-const POINTERS: [&Kernel; 11] = [
-    &spirv::MATMUL_F32_POINTERS,
-    &spirv::MATMUL_F16_POINTERS,
-    &spirv::MATMUL_BF16_POINTERS,
-    &spirv::MATMUL_Q8_0_POINTERS,
-    &spirv::MATMUL_Q4_0_POINTERS,
-    &spirv::MATMUL_Q4_1_POINTERS,
-    &spirv::MATMUL_Q5_0_POINTERS,
-    &spirv::MATMUL_Q5_1_POINTERS,
-    &spirv::MATMUL_Q4_K_POINTERS,
-    &spirv::MATMUL_Q5_K_POINTERS,
-    &spirv::MATMUL_Q6_K_POINTERS,
-];
-const SHARED: [&Kernel; 11] = [
-    &spirv::MATMUL_F32_SHARED,
-    &spirv::MATMUL_F16_SHARED,
-    &spirv::MATMUL_BF16_SHARED,
-    &spirv::MATMUL_Q8_0_SHARED,
-    &spirv::MATMUL_Q4_0_SHARED,
-    &spirv::MATMUL_Q4_1_SHARED,
-    &spirv::MATMUL_Q5_0_SHARED,
-    &spirv::MATMUL_Q5_1_SHARED,
-    &spirv::MATMUL_Q4_K_SHARED,
-    &spirv::MATMUL_Q5_K_SHARED,
-    &spirv::MATMUL_Q6_K_SHARED,
-];
-pub(super) const EXPERTS: [&Kernel; 11] = [
-    &spirv::MATMUL_F32_EXPERTS,
-    &spirv::MATMUL_F16_EXPERTS,
-    &spirv::MATMUL_BF16_EXPERTS,
-    &spirv::MATMUL_Q8_0_EXPERTS,
-    &spirv::MATMUL_Q4_0_EXPERTS,
-    &spirv::MATMUL_Q4_1_EXPERTS,
-    &spirv::MATMUL_Q5_0_EXPERTS,
-    &spirv::MATMUL_Q5_1_EXPERTS,
-    &spirv::MATMUL_Q4_K_EXPERTS,
-    &spirv::MATMUL_Q5_K_EXPERTS,
-    &spirv::MATMUL_Q6_K_EXPERTS,
-];
-pub(super) const EXPERTS_POINTERS: [&Kernel; 11] = [
-    &spirv::MATMUL_F32_EXPERTS_POINTERS,
-    &spirv::MATMUL_F16_EXPERTS_POINTERS,
-    &spirv::MATMUL_BF16_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q8_0_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q4_0_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q4_1_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q5_0_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q5_1_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q4_K_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q5_K_EXPERTS_POINTERS,
-    &spirv::MATMUL_Q6_K_EXPERTS_POINTERS,
-];
-pub(super) const EXPERTS_SHARED: [&Kernel; 11] = [
-    &spirv::MATMUL_F32_EXPERTS_SHARED,
-    &spirv::MATMUL_F16_EXPERTS_SHARED,
-    &spirv::MATMUL_BF16_EXPERTS_SHARED,
-    &spirv::MATMUL_Q8_0_EXPERTS_SHARED,
-    &spirv::MATMUL_Q4_0_EXPERTS_SHARED,
-    &spirv::MATMUL_Q4_1_EXPERTS_SHARED,
-    &spirv::MATMUL_Q5_0_EXPERTS_SHARED,
-    &spirv::MATMUL_Q5_1_EXPERTS_SHARED,
-    &spirv::MATMUL_Q4_K_EXPERTS_SHARED,
-    &spirv::MATMUL_Q5_K_EXPERTS_SHARED,
-    &spirv::MATMUL_Q6_K_EXPERTS_SHARED,
-];
-
 /// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
 pub const GROUP_MULTIPLE: u64 = 8;
 
@@ -220,10 +141,7 @@ pub fn record_shaped(
     shape: Shape,
 ) {
     let layout = &matmul.weights.layout;
-    let format = format_index(layout.dtype);
-    let pointers = if caps.subgroup_ops && caps.buffer_pointers { 3 } else { 0 };
-    let subgroups = if pointers > 0 { POINTERS[format] } else { SUBGROUPS[format] };
-    let kernel = by_subgroups(caps, subgroups, SHARED[format]);
+    let (kernel, pointers) = by_format_and_device("matmul", layout.dtype, "", caps);
     assert!(!(matmul.epilogue.is_glu() && matmul.bias.is_some()), "a GLU takes no bias");
     let (gain, epsilon) = matmul.norm.unzip();
     for slice in matmul.weights.row_slices(caps, GROUP_MULTIPLE) {

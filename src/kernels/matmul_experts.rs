@@ -5,8 +5,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{self, EXPERTS, EXPERTS_POINTERS, EXPERTS_SHARED, Epilogue, Shape};
-use super::{by_subgroups, format_index, or_unused, spirv, u32_of};
+use super::matmul::{self, Epilogue, Shape};
+use super::{by_format_and_device, or_unused, spirv, u32_of};
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
@@ -162,10 +162,7 @@ pub fn record_shaped(
     shape: Shape,
 ) {
     let layout = &matmul.weights.layout;
-    let format = format_index(layout.dtype);
-    let pointers = if caps.subgroup_ops && caps.buffer_pointers { 3 } else { 0 };
-    let subgroups = if pointers > 0 { EXPERTS_POINTERS[format] } else { EXPERTS[format] };
-    let kernel = by_subgroups(caps, subgroups, EXPERTS_SHARED[format]);
+    let (kernel, pointers) = by_format_and_device("matmul", layout.dtype, "_experts", caps);
     let (gain, epsilon) = matmul.norm.unzip();
     let per_y = if matmul.epilogue.is_glu() { 2 } else { 1 };
     let row_tiles = layout.groups().div_ceil(u64::from(shape.rows));

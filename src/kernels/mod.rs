@@ -46,20 +46,42 @@ fn or_unused(slice: Option<BufferSlice>, unused: BufferSlice) -> BufferSlice {
     slice.unwrap_or(unused)
 }
 
-/// The FORMAT number of `shaders/include/weights.glsl`.
-#[must_use]
-pub const fn format_index(dtype: DType) -> usize {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        DType::Q8_0 => 3,
-        DType::Q4_0 => 4,
-        DType::Q4_1 => 5,
-        DType::Q5_0 => 6,
-        DType::Q5_1 => 7,
-        DType::Q4_K => 8,
-        DType::Q5_K => 9,
-        DType::Q6_K => 10,
+/// The variant of a shader for weights of a type: `STEM_TYPE` and a suffix.
+fn by_format(stem: &str, dtype: DType, suffix: &str) -> &'static Kernel {
+    let name = format!("{stem}_{}{suffix}", dtype.name().to_ascii_lowercase());
+    let index = spirv::ALL.binary_search_by(|kernel| kernel.name.cmp(&name));
+    spirv::ALL[index.expect("a test looks every type's variants up")]
+}
+
+/// The same where the variant depends on the device too, and how many of its first bindings it
+/// takes as pointers.
+fn by_format_and_device(
+    stem: &str,
+    dtype: DType,
+    kind: &str,
+    caps: &Capabilities,
+) -> (&'static Kernel, u32) {
+    let (suffix, pointers) = match (caps.subgroup_ops, caps.buffer_pointers) {
+        (false, _) => ("_shared", 0),
+        (true, false) => ("", 0),
+        (true, true) => ("_pointers", 3),
+    };
+    (by_format(stem, dtype, &format!("{kind}{suffix}")), pointers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_its_variants() {
+        for dtype in DType::ALL {
+            by_format("embed", dtype, "");
+            for kind in ["", "_experts"] {
+                for suffix in ["", "_pointers", "_shared"] {
+                    by_format("matmul", dtype, &format!("{kind}{suffix}"));
+                }
+            }
+        }
     }
 }

@@ -83,7 +83,9 @@ impl<'a> Loader<'a> {
         let free_bytes = memory.budget_bytes.saturating_sub(memory.used_bytes);
         let vocab = self.file.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
         let scratch_bytes = Scratch::bytes(hyper, vocab, limits);
-        let (weights_bytes, kv_bytes) = (self.total_bytes, limits.kv_bytes);
+        let packed = |tensor| packed_bytes(tensor, self.lanes());
+        let weights_bytes: u64 = self.file.tensors().iter().map(packed).sum();
+        let kv_bytes = limits.kv_bytes;
         let needed_bytes = weights_bytes.saturating_add(kv_bytes).saturating_add(scratch_bytes);
         if needed_bytes <= free_bytes {
             return Ok(());
@@ -383,6 +385,15 @@ impl<'a> Loader<'a> {
         }
         self.advance(read_bytes);
         Ok(())
+    }
+}
+
+/// What a tensor takes on the device; a type that packs to more than in its file counts as that.
+fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
+    let (rows, row_len) = (tensor.rows(), tensor.row_len());
+    match tensor.supported_dtype() {
+        Ok(dtype) if rows > 1 => Layout { dtype, rows, row_len, lanes }.bytes().max(tensor.bytes),
+        _ => tensor.bytes,
     }
 }
 

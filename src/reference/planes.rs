@@ -17,10 +17,7 @@ pub(super) fn layout(
     let suffixes = ["_shared", "_pointers", "_experts"];
     let name = suffixes.iter().fold(name, |name, s| name.strip_suffix(s).unwrap_or(name));
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
-    let dtype = DType::ALL
-        .into_iter()
-        .find(|dtype| dtype.name().eq_ignore_ascii_case(format))
-        .expect("a format of weights.glsl");
+    let dtype = DType::from_name(format).expect("a format of weights.glsl");
     let row_len = u64::from(blocks) * 32;
     assert_eq!(u64::from(units), row_len.div_ceil(Unit::of(dtype).weights), "units of {name}");
     Layout { dtype, rows: u64::from(rows), row_len, lanes: u64::from(dispatch.spec[0]) }

@@ -18,86 +18,117 @@ pub enum DType {
     Q4_K,
     Q5_K,
     Q6_K,
+    Q2_K,
+    Q3_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    TQ1_0,
+    TQ2_0,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+}
+
+/// What the format says of a type.
+struct Facts {
+    dtype: DType,
+    ggml_id: u32,
+    name: &'static str,
+    block_len: usize,
+    block_bytes: usize,
+}
+
+/// In the order of the enum.
+const FACTS: [Facts; DType::COUNT] = [
+    facts(DType::F32, 0, "F32", 1, 4),
+    facts(DType::F16, 1, "F16", 1, 2),
+    facts(DType::BF16, 30, "BF16", 1, 2),
+    facts(DType::Q8_0, 8, "Q8_0", 32, 34),
+    facts(DType::Q4_0, 2, "Q4_0", 32, 18),
+    facts(DType::Q4_1, 3, "Q4_1", 32, 20),
+    facts(DType::Q5_0, 6, "Q5_0", 32, 22),
+    facts(DType::Q5_1, 7, "Q5_1", 32, 24),
+    facts(DType::Q4_K, 12, "Q4_K", 256, 144),
+    facts(DType::Q5_K, 13, "Q5_K", 256, 176),
+    facts(DType::Q6_K, 14, "Q6_K", 256, 210),
+    facts(DType::Q2_K, 10, "Q2_K", 256, 84),
+    facts(DType::Q3_K, 11, "Q3_K", 256, 110),
+    facts(DType::IQ4_NL, 20, "IQ4_NL", 32, 18),
+    facts(DType::IQ4_XS, 23, "IQ4_XS", 256, 136),
+    facts(DType::MXFP4, 39, "MXFP4", 32, 17),
+    facts(DType::TQ1_0, 34, "TQ1_0", 256, 54),
+    facts(DType::TQ2_0, 35, "TQ2_0", 256, 66),
+    facts(DType::IQ1_S, 19, "IQ1_S", 256, 50),
+    facts(DType::IQ1_M, 29, "IQ1_M", 256, 56),
+    facts(DType::IQ2_XXS, 16, "IQ2_XXS", 256, 66),
+    facts(DType::IQ2_XS, 17, "IQ2_XS", 256, 74),
+    facts(DType::IQ2_S, 22, "IQ2_S", 256, 82),
+    facts(DType::IQ3_XXS, 18, "IQ3_XXS", 256, 98),
+    facts(DType::IQ3_S, 21, "IQ3_S", 256, 110),
+];
+
+const fn facts(
+    dtype: DType,
+    ggml_id: u32,
+    name: &'static str,
+    block_len: usize,
+    block_bytes: usize,
+) -> Facts {
+    Facts { dtype, ggml_id, name, block_len, block_bytes }
 }
 
 impl DType {
+    const COUNT: usize = 25;
+
     /// Every supported type.
-    pub const ALL: [Self; 11] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
-    ];
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::F32; Self::COUNT];
+        let mut index = 0;
+        while index < Self::COUNT {
+            all[index] = FACTS[index].dtype;
+            assert!(all[index] as usize == index, "FACTS is in the order of the enum");
+            index += 1;
+        }
+        all
+    };
+
+    const fn facts(self) -> &'static Facts {
+        &FACTS[self as usize]
+    }
 
     /// The type with this `ggml_type` number, or None if this version does not support it.
     pub fn from_ggml(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
     }
 
+    /// The type with this name, in whatever case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
+    }
+
     /// The `ggml_type` number of this type, as GGUF stores it.
     pub const fn ggml_id(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q5_0 => 6,
-            Self::Q5_1 => 7,
-            Self::Q8_0 => 8,
-            Self::Q4_K => 12,
-            Self::Q5_K => 13,
-            Self::Q6_K => 14,
-            Self::BF16 => 30,
-        }
+        self.facts().ggml_id
     }
 
     /// The name by which model files and their makers know the type, such as `Q4_K`.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::Q6_K => "Q6_K",
-        }
+        self.facts().name
     }
 
     /// Elements in a block; a row's length is a multiple of it.
     pub const fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
-            Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
-        }
+        self.facts().block_len
     }
 
     /// Bytes in a block.
     pub const fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
-            Self::Q4_1 => 20,
-            Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
-            Self::Q4_K => 144,
-            Self::Q5_K => 176,
-            Self::Q6_K => 210,
-        }
+        self.facts().block_bytes
     }
 
     /// Bytes of a row of `row_len` elements, or None if the row is not a whole number of blocks or
@@ -125,7 +156,7 @@ impl std::fmt::Display for DType {
 pub struct UnsupportedType {
     /// The `ggml_type` number.
     pub id: u32,
-    /// The type's name, such as `IQ2_XS`.
+    /// The type's name, such as `Q8_K`.
     pub name: &'static str,
     /// Elements in a block.
     pub block_len: u32,
@@ -134,28 +165,14 @@ pub struct UnsupportedType {
 }
 
 /// `(ggml_type, name, elements in a block, bytes in a block)`.
-const UNSUPPORTED: [(u32, &str, u32, u32); 23] = [
+const UNSUPPORTED: [(u32, &str, u32, u32); 9] = [
     (9, "Q8_1", 32, 36),
-    (10, "Q2_K", 256, 84),
-    (11, "Q3_K", 256, 110),
     (15, "Q8_K", 256, 292),
-    (16, "IQ2_XXS", 256, 66),
-    (17, "IQ2_XS", 256, 74),
-    (18, "IQ3_XXS", 256, 98),
-    (19, "IQ1_S", 256, 50),
-    (20, "IQ4_NL", 32, 18),
-    (21, "IQ3_S", 256, 110),
-    (22, "IQ2_S", 256, 82),
-    (23, "IQ4_XS", 256, 136),
     (24, "I8", 1, 1),
     (25, "I16", 1, 2),
     (26, "I32", 1, 4),
     (27, "I64", 1, 8),
     (28, "F64", 1, 8),
-    (29, "IQ1_M", 256, 56),
-    (34, "TQ1_0", 256, 54),
-    (35, "TQ2_0", 256, 66),
-    (39, "MXFP4", 32, 17),
     (40, "NVFP4", 64, 36),
     (41, "Q1_0", 128, 18),
 ];
@@ -214,7 +231,7 @@ mod tests {
         assert_eq!(DType::Q4_K.row_bytes(576), None);
         assert_eq!(DType::Q6_K.row_bytes(512), Some(420));
         assert_eq!(DType::F32.row_bytes(u64::MAX), None);
-        let iq2 = UnsupportedType::from_ggml(17).map(|kind| kind.row_bytes(512));
-        assert_eq!(iq2, Some(Some(148)));
+        let q8_k = UnsupportedType::from_ggml(15).map(|kind| kind.row_bytes(512));
+        assert_eq!(q8_k, Some(Some(584)));
     }
 }

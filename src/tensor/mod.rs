@@ -4,7 +4,9 @@
 
 mod dequant;
 mod dtype;
+mod grids;
 pub mod layout;
+mod quants;
 
 pub use dequant::dequantize_row;
 pub use dtype::{DType, UnsupportedType};

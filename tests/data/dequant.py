@@ -13,6 +13,9 @@ from gguf.quants import dequantize
 SCALES = {
     "F32": None, "F16": None, "BF16": None, "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2],
     "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "TQ1_0": [52],
+    "TQ2_0": [64], "IQ1_S": [0], "IQ1_M": [], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0],
+    "IQ3_XXS": [0], "IQ3_S": [0],
 }
 
 rng = np.random.default_rng(20240607)
@@ -32,6 +35,12 @@ for name, scales in SCALES.items():
         for block in data:
             for at in scales:
                 block[at : at + 2] = rng.normal(0, 0.02, 1).astype(np.float16).view(np.uint8)
+            if name == "MXFP4":
+                block[0] = rng.integers(0, 140)
+            if name == "IQ1_M":  # nibbles of the f16 scale, in the high bytes of four words
+                bits = rng.normal(0, 0.02, 1).astype(np.float16).view(np.uint16)[0]
+                for i in range(4):
+                    block[49 + 2 * i] = (block[49 + 2 * i] & 15) | (int(bits) >> (4 * i) & 15) << 4
     values = np.asarray(dequantize(data.reshape(-1), dtype), dtype=np.float32)
     assert np.isfinite(values).all()
     rows.append({"dtype": name, "bytes": data.tobytes().hex(), "values": values.tobytes().hex()})

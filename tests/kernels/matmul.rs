@@ -134,18 +134,39 @@ fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, products: 
 #[test]
 fn products_of_every_type_equal_the_twins() {
     on_all_variants(|executor, caps| {
-        let lanes = caps.lanes;
-        let mut products = Vec::new();
         for dtype in DType::ALL {
-            let [one, two, some] = [1, 2, 17].map(|tokens| Product::of(dtype, lanes, tokens));
+            let [one, some] = [1, 17].map(|tokens| Product::of(dtype, caps.lanes, tokens));
+            let one = Product { norm: true, ..one.with(Epilogue::SwiGlu, caps.lanes) };
+            check(executor, caps, 1, &[one, Product { bias: true, norm: true, ..some }]);
+        }
+    });
+}
+
+/// Types of each kind of unit: 32 weights, 64 in pairs of blocks, 256; with codes of all widths.
+const KINDS: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::Q8_0,
+    DType::Q5_1,
+    DType::Q5_0,
+    DType::Q4_K,
+    DType::Q6_K,
+    DType::IQ2_S,
+];
+
+#[test]
+fn products_of_every_kind_of_type_equal_the_twins_in_other_shapes() {
+    on_all_variants(|executor, caps| {
+        let mut products = Vec::new();
+        for dtype in KINDS {
+            let [two, some] = [2, 17].map(|tokens| Product::of(dtype, caps.lanes, tokens));
             products.extend([
-                Product { norm: true, ..one.with(Epilogue::SwiGlu, lanes) },
-                two.with(Epilogue::Residual, lanes),
+                two.with(Epilogue::Residual, caps.lanes),
                 Product { bias: true, norm: true, row_len: 256, ..some },
                 Product { bias: true, norm: true, tokens: 3, ..some },
             ]);
         }
-        check(executor, caps, 1, &products);
+        check(executor, caps, 8, &products);
     });
 }
 

@@ -1,13 +1,12 @@
-//! Random weights of every type, in the file's blocks and packed for a device.
+//! Random weights of every type, packed for a device.
 
-use half::{bf16, f16};
 use hob::gpu::Capabilities;
 use hob::kernels::{PackedExperts, PackedMatrix, matmul};
 use hob::tensor::layout::Layout;
 use hob::tensor::{DType, dequantize_row};
 
 use super::{Case, GARBAGE};
-use crate::random::Random;
+use crate::blocks::random_rows;
 
 /// A packed matrix of a case.
 pub(super) struct Matrix {
@@ -22,47 +21,6 @@ struct Planes {
     quads: Vec<u8>,
     words: Vec<u8>,
     row_sum: f32,
-}
-
-/// A file's bytes of `rows` random rows, with weights between about -2 and 2.
-pub(super) fn random_rows(random: &mut Random, dtype: DType, rows: u64, row_len: u64) -> Vec<u8> {
-    let bytes = (dtype.row_bytes(row_len).unwrap() * rows) as usize;
-    let mut out: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
-    for block in out.chunks_exact_mut(dtype.block_bytes()) {
-        let mut half_at = |at: usize, low: f32, high: f32| {
-            let value = f16::from_f32(random.between(low, high));
-            block[at..at + 2].copy_from_slice(&value.to_le_bytes());
-        };
-        match dtype {
-            DType::F32 => block.copy_from_slice(&random.between(-1.0, 1.0).to_le_bytes()),
-            DType::F16 => half_at(0, -1.0, 1.0),
-            DType::BF16 => {
-                let value = bf16::from_f32(random.between(-1.0, 1.0));
-                block.copy_from_slice(&value.to_le_bytes());
-            }
-            DType::Q8_0 => half_at(0, -0.008, 0.008),
-            DType::Q4_0 => half_at(0, -0.12, 0.12),
-            DType::Q5_0 => half_at(0, -0.06, 0.06),
-            DType::Q4_1 => {
-                half_at(0, 0.0, 0.12);
-                half_at(2, -1.0, 0.0);
-            }
-            DType::Q5_1 => {
-                half_at(0, 0.0, 0.06);
-                half_at(2, -1.0, 0.0);
-            }
-            DType::Q4_K => {
-                half_at(0, 0.0, 0.002);
-                half_at(2, 0.0, 0.02);
-            }
-            DType::Q5_K => {
-                half_at(0, 0.0, 0.001);
-                half_at(2, 0.0, 0.02);
-            }
-            DType::Q6_K => half_at(208, -0.0005, 0.0005),
-        }
-    }
-    out
 }
 
 impl Case {

@@ -1,0 +1,130 @@
+//! A lane's unit in the planes, being written or read, and how its bits are put together.
+
+/// One lane's unit, being written.
+pub(super) struct UnitSink<'a> {
+    pub(super) quads: &'a mut [u8],
+    pub(super) words: &'a mut [u8],
+    pub(super) lane: usize,
+    pub(super) lanes: usize,
+}
+
+impl UnitSink<'_> {
+    pub(super) fn quad(&mut self, index: usize, value: [u32; 4]) {
+        let at = (index * self.lanes + self.lane) * 16;
+        for (to, word) in self.quads[at..at + 16].chunks_exact_mut(4).zip(value) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    pub(super) fn word(&mut self, index: usize, value: u32) {
+        let at = (index * self.lanes + self.lane) * 4;
+        self.words[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Writes the low four bits of a unit's `codes`, a quad for every 32.
+    pub(super) fn put_nibbles(&mut self, first_quad: usize, codes: &[u8]) {
+        for (sub, codes) in codes.chunks_exact(32).enumerate() {
+            self.quad(first_quad + sub, nibbles(|i| codes[i] & 15));
+        }
+    }
+
+    /// Writes the low two bits of a unit's `codes`, a quad for every 64.
+    pub(super) fn put_pairs(&mut self, first_quad: usize, codes: &[u8]) {
+        for (index, codes) in codes.chunks_exact(64).enumerate() {
+            self.quad(
+                first_quad + index,
+                std::array::from_fn(|word| bit_pairs(&codes[16 * word..])),
+            );
+        }
+    }
+
+    /// Writes the third bits of a unit's `codes`, a quad for every 128.
+    pub(super) fn put_third_bits(&mut self, first_quad: usize, codes: &[u8]) {
+        for (index, codes) in codes.chunks_exact(128).enumerate() {
+            let bits = |word: usize| fifth_bits(|i| codes[32 * word + i] >> 2 & 1 == 1);
+            self.quad(first_quad + index, std::array::from_fn(bits));
+        }
+    }
+}
+
+/// One lane's unit, being read.
+pub(super) struct UnitSource<'a> {
+    pub(super) quads: &'a [u8],
+    pub(super) words: &'a [u8],
+    pub(super) lane: usize,
+    pub(super) lanes: usize,
+}
+
+impl UnitSource<'_> {
+    pub(super) fn quad(&self, index: usize) -> [u32; 4] {
+        let at = (index * self.lanes + self.lane) * 16;
+        std::array::from_fn(|i| le_u32(&self.quads[at + 4 * i..]))
+    }
+
+    pub(super) fn word(&self, index: usize) -> u32 {
+        le_u32(&self.words[(index * self.lanes + self.lane) * 4..])
+    }
+
+    /// The nibbles of block `sub`.
+    pub(super) fn nibbles(&self, first_quad: usize, sub: usize) -> [i16; 32] {
+        let quad = self.quad(first_quad + sub);
+        std::array::from_fn(|i| (quad[i / 8] >> (8 * (i % 4) + 4 * (i / 4 % 2)) & 15) as i16)
+    }
+
+    /// The bit pairs of block `sub`.
+    pub(super) fn pairs(&self, first_quad: usize, sub: usize) -> [i16; 32] {
+        let quad = self.quad(first_quad + sub / 2);
+        std::array::from_fn(|i| {
+            let word = quad[sub % 2 * 2 + i / 16];
+            (word >> (8 * (i % 4) + 2 * (i / 4 % 4)) & 3) as i16
+        })
+    }
+
+    /// The third bits of block `sub`, each 0 or 1.
+    pub(super) fn third_bits(&self, first_quad: usize, sub: usize) -> [i16; 32] {
+        let word = self.quad(first_quad + sub / 4)[sub % 4];
+        std::array::from_fn(|i| (word >> (8 * (i % 4) + i / 4) & 1) as i16)
+    }
+
+    /// Byte `index` of a quad.
+    pub(super) fn byte(&self, quad: usize, index: usize) -> u8 {
+        (self.quad(quad)[index / 4] >> (8 * (index % 4))) as u8
+    }
+}
+
+/// Packs 16 codes of two bits: bits 2 s of byte c belong to weight 4 s + c.
+fn bit_pairs(codes: &[u8]) -> u32 {
+    (0..16).fold(0, |word, i| word | u32::from(codes[i] & 3) << (8 * (i % 4) + 2 * (i / 4)))
+}
+
+pub(super) fn le_u32(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+pub(super) fn le_u16(bytes: &[u8]) -> u32 {
+    u32::from(u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
+pub(super) fn words_of(bytes: &[u8]) -> [u32; 4] {
+    std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
+}
+
+/// Packs 32 four-bit values, `nibble(i)` of weight i: word w holds weights 8 w ..; its even nibbles
+/// are the first four, its odd ones the last four.
+pub(super) fn nibbles(nibble: impl Fn(usize) -> u8) -> [u32; 4] {
+    std::array::from_fn(|w| {
+        (0..4).fold(0, |word, i| {
+            let pair = u32::from(nibble(8 * w + i)) | u32::from(nibble(8 * w + 4 + i)) << 4;
+            word | pair << (8 * i)
+        })
+    })
+}
+
+/// Packs the fifth bits of 32 weights: bit i of byte c belongs to weight 4 i + c.
+pub(super) fn fifth_bits(bit: impl Fn(usize) -> bool) -> u32 {
+    (0..32).fold(0, |word, w| word | u32::from(bit(w)) << (8 * (w % 4) + w / 4))
+}
+
+pub(super) fn f16(bits: u32) -> f32 {
+    half::f16::from_bits(bits as u16).to_f32()
+}
