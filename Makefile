@@ -19,7 +19,7 @@ MODELS := $(or $(HOB_MODELS),target/models)
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check bench models drivers install uninstall
+.PHONY: help deps build demo test check bench shader-stats models drivers install uninstall
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,9 +45,16 @@ test: ## Run all tests, on several Vulkan drivers; no GPU needed
 check: ## Check format, lints, licences, structure, scripts
 	@tests/make/check.sh
 
-bench: build ## Measure prefill and decode on this machine's device
-	@tests/models/fetch.sh smollm2
-	$(RELEASE)/hob bench --model $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
+bench: build ## Measure hob on this machine's device, and beside llama.cpp
+	@tests/models/fetch.sh
+	$(RELEASE)/hob bench --model $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf --sessions 1,8 --profile
+	@if command -v npm >/dev/null; then \
+		tests/drivers/unpack.sh lavapipe-26.1 lavapipe-25.0 && \
+		tests/benches/peer/compare.mjs --drivers lavapipe-26.1,lavapipe-25.0; \
+	else echo "not compared with llama.cpp: node 20 or newer, with npm, is not here"; fi
+
+shader-stats: ## Show what AMD's compiler makes of every shader; no GPU needed
+	@tests/make/shader-stats.sh
 
 models: ## Fetch the models of the demo and the tests (target/models)
 	@tests/models/fetch.sh

@@ -15,7 +15,7 @@ use hob::gpu::{
 use hob::kernels::rms_norm::{self, RmsNorm};
 use hob::kernels::{gather_rows, glu};
 use hob::reference::ReferenceExecutor;
-use hob::vulkan::VulkanExecutor;
+use hob::vulkan::{VulkanConfig, VulkanExecutor};
 use random::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -145,6 +145,27 @@ fn a_recording_is_replayed_over_new_contents() {
             assert_eq!(download(executor, y), expected);
         }
     });
+}
+
+#[test]
+fn fences_tell_of_completion_where_there_are_no_timeline_semaphores() {
+    let config = VulkanConfig { disable_timeline: true, ..VulkanConfig::default() };
+    let mut executor = device::open_as(&config);
+    let messages = executor.messages();
+    let x = upload(&mut executor, &[1.0, 2.0]);
+    let y = create(&mut executor, x.bytes, BufferUsage::Scratch);
+    let mut recording = Recording::new();
+    recording.copy(x, y);
+    let prepared = executor.prepare(&recording).unwrap();
+    let tickets: Vec<_> = (0..5).map(|_| executor.submit(prepared).unwrap()).collect();
+    // In no order, and again: a ticket completes with all before it.
+    for at in [2, 0, 4, 4, 1] {
+        executor.wait(tickets[at], TIMEOUT).unwrap();
+    }
+    assert_eq!(download(&mut executor, y), [1.0, 2.0]);
+    executor.submit(prepared).unwrap();
+    drop(executor);
+    device::assert_silent(&messages);
 }
 
 #[test]

@@ -145,6 +145,14 @@ pub enum CliError {
     /// Nothing to measure.
     #[error("nothing to measure: both -p and -n are 0")]
     NothingToMeasure,
+    /// Pipelines that want more registers than the device has.
+    #[error("{spilling} of {pipelines} pipelines spill registers")]
+    Spills {
+        /// That many.
+        spilling: usize,
+        /// Of so many.
+        pipelines: usize,
+    },
     /// Other programs would disturb a measurement.
     #[error(
         "other programs use {percent:.0} % of the processors: figures would mean nothing. Wait \

@@ -25,6 +25,7 @@ mod perplexity;
 mod pull;
 mod run;
 mod sessions;
+mod shader_stats;
 mod status;
 mod table;
 mod tokenize;
@@ -71,6 +72,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Inspect(options) => inspect::run(options),
         Command::Perplexity(options) => perplexity::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::ShaderStats(options) => shader_stats::run(options),
         Command::Completions(options) => generated_files::completions(options),
         Command::Man(options) => generated_files::man(options),
     }

@@ -32,13 +32,16 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As many query heads and tokens as keep about 64 sums in a lane's registers.
+    /// As many query heads and tokens as keep about 64 sums in a lane's registers. GPUs have 256
+    /// registers for them, the queries and all else: there, what does not spill
+    /// (`make shader-stats`).
     ///
     /// `group`: query heads of a kv head. `one_token_each`: every session in the batch has one
     /// token.
     #[must_use]
     pub fn choose(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
-        let rows_max = (64 * caps.lanes / head_dim).clamp(1, 8);
+        let values = if caps.is_cpu() { 64 * caps.lanes } else { 1024 };
+        let rows_max = (values / head_dim).clamp(1, 8);
         let parts = group.div_ceil(rows_max);
         let heads = group.div_ceil(parts);
         let tile_tokens = if one_token_each { 1 } else { (rows_max / heads).max(1) };

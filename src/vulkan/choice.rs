@@ -28,7 +28,7 @@ pub(super) fn choose(instance: &Instance, config: &VulkanConfig) -> Result<Candi
     if let Some(reason) = &chosen.info.unusable {
         return Err(DeviceError::Unsupported {
             device: chosen.info.capabilities.device_name.clone(),
-            what: "Vulkan 1.2 with timeline semaphores and a compute queue".into(),
+            what: "Vulkan 1.2 with a compute queue".into(),
             found: reason.clone(),
         });
     }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use ash::{ext, vk};
+use ash::{ext, khr, vk};
 
 use super::faults::Faults;
 use super::instance::Instance;
@@ -46,8 +46,11 @@ impl Device {
         if chosen.device_fault {
             extensions.push(ext::device_fault::NAME.as_ptr());
         }
+        if chosen.executable_info {
+            extensions.push(khr::pipeline_executable_properties::NAME.as_ptr());
+        }
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
-            .timeline_semaphore(true)
+            .timeline_semaphore(chosen.timeline_semaphore)
             .buffer_device_address(chosen.info.capabilities.buffer_pointers);
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
             .subgroup_size_control(true)
@@ -55,6 +58,8 @@ impl Device {
         let mut priority =
             vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default().memory_priority(true);
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
+        let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
+            .pipeline_executable_info(true);
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&extensions)
@@ -67,6 +72,9 @@ impl Device {
         }
         if chosen.device_fault {
             info = info.push_next(&mut fault);
+        }
+        if chosen.executable_info {
+            info = info.push_next(&mut executables);
         }
         let refused = faults.as_ref().and_then(|faults| faults.take("vkCreateDevice"));
         let raw = match refused {

@@ -9,6 +9,7 @@ use ash::vk;
 
 use super::VulkanConfig;
 use super::choice;
+use super::completion::Completion;
 use super::device::Device;
 use super::instance::Instance;
 use super::limits;
@@ -39,7 +40,7 @@ pub struct VulkanExecutor {
     pipelines: ManuallyDrop<Pipelines>,
     memory: ManuallyDrop<Memory>,
     pool: vk::CommandPool,
-    timeline: vk::Semaphore,
+    completion: ManuallyDrop<Completion>,
     device: Arc<Device>,
     submitted: u64,
     next_prepared: u64,
@@ -80,6 +81,8 @@ impl VulkanExecutor {
         let instance = Arc::new(Instance::new(config.validation)?);
         let mut chosen = choice::choose(&instance, config)?;
         chosen.info.capabilities.unified_memory &= !separate_memory;
+        chosen.executable_info = false; // what runs need not be explained
+        chosen.timeline_semaphore &= !config.disable_timeline;
         let caps = &chosen.info.capabilities;
         tracing::info!(device = %caps.device_name, driver = %caps.driver, lanes = caps.lanes,
             subgroup_ops = caps.subgroup_ops, "opening device");
@@ -96,25 +99,17 @@ impl VulkanExecutor {
         let create = || unsafe { device.raw.create_command_pool(&info, None) };
         let call = "vkCreateCommandPool";
         let pool = device.call(call, create).map_err(failed(call))?;
-        let mut kind =
-            vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-        // SAFETY: as above; timeline semaphores are enabled.
-        let create = || unsafe { device.raw.create_semaphore(&info, None) };
-        let call = "vkCreateSemaphore";
-        let timeline = device.call(call, create).map_err(|result| {
+        device.name(pool, "commands");
+        let completion = Completion::new(&device).inspect_err(|_| {
             // SAFETY: nothing was allocated from the pool.
             unsafe { device.raw.destroy_command_pool(pool, None) };
-            failed(call)(result)
         })?;
-        device.name(pool, "commands");
-        device.name(timeline, "timeline");
         Ok(Self {
             prepared: ManuallyDrop::new(HashMap::new()),
             pipelines: ManuallyDrop::new(pipelines),
             memory: ManuallyDrop::new(memory),
             pool,
-            timeline,
+            completion: ManuallyDrop::new(completion),
             device,
             submitted: 0,
             next_prepared: 1,
@@ -315,21 +310,9 @@ impl Executor for VulkanExecutor {
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
         let recording = self.prepared.get(&prepared).expect("a prepared recording");
-        let commands = [recording.commands];
-        let value = [self.submitted + 1];
-        let mut values = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&value);
-        let signals = [self.timeline];
-        let info = vk::SubmitInfo::default()
-            .command_buffers(&commands)
-            .signal_semaphores(&signals)
-            .push_next(&mut values);
-        // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and stays
-        // alive until the executor has waited for this value.
-        let submit = || unsafe {
-            self.device.raw.queue_submit(self.device.queue, &[info], vk::Fence::null())
-        };
-        let call = "vkQueueSubmit";
-        self.device.call(call, submit).map_err(|result| self.explain(failed(call)(result)))?;
+        self.completion
+            .submit(recording.commands, self.submitted + 1)
+            .map_err(|result| self.explain(failed("vkQueueSubmit")(result)))?;
         self.submitted += 1;
         let recording = self.prepared.get_mut(&prepared).expect("it was there");
         recording.last_ticket = self.submitted;
@@ -341,18 +324,16 @@ impl Executor for VulkanExecutor {
         if ticket.0 == 0 {
             return Ok(());
         }
-        let (semaphores, values) = ([self.timeline], [ticket.0]);
-        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         let limit = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let started = Instant::now();
-        // SAFETY: the semaphore is alive and the value has been submitted.
-        let wait = || unsafe { self.device.raw.wait_semaphores(&info, limit) };
-        let call = "vkWaitSemaphores";
-        match self.device.call(call, wait) {
+        match self.completion.wait(ticket.0, limit) {
             Err(vk::Result::TIMEOUT) => {
                 Err(DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 })
             }
-            result => result.map_err(|result| self.explain(failed(call)(result))),
+            result => result.map_err(|result| {
+                let call = self.completion.wait_call();
+                self.explain(failed(call)(result))
+            }),
         }
     }
 
@@ -398,7 +379,7 @@ impl Drop for VulkanExecutor {
         // what is destroyed; recordings go before the pool they came from, and each part once.
         unsafe {
             ManuallyDrop::drop(&mut self.prepared);
-            self.device.raw.destroy_semaphore(self.timeline, None);
+            ManuallyDrop::drop(&mut self.completion);
             self.device.raw.destroy_command_pool(self.pool, None);
             ManuallyDrop::drop(&mut self.pipelines);
             ManuallyDrop::drop(&mut self.memory);

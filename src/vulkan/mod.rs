@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod choice;
+mod completion;
 mod device;
 mod executor;
 mod faults;
@@ -18,11 +19,13 @@ mod pipeline_cache;
 mod pipelines;
 mod prepared;
 mod results;
+mod statistics;
 
 pub use choice::list_devices;
 pub use executor::VulkanExecutor;
 pub use faults::Faults;
 pub use physical_device::DeviceInfo;
+pub use statistics::{PipelineStatistics, pipeline_statistics};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +42,8 @@ pub struct VulkanConfig {
     pub pipeline_cache_dir: Option<PathBuf>,
     /// Use the shaders without subgroup operations, whatever the device offers.
     pub disable_subgroup_ops: bool,
+    /// Wait by fences although the device has timeline semaphores.
+    pub disable_timeline: bool,
     /// Calls that fail in place of the driver's, for tests.
     pub faults: Option<Arc<Faults>>,
 }

@@ -14,6 +14,8 @@ const SHARED_LANES_GPU: u32 = 32;
 /// Preferred subgroup size where the device has a choice.
 const LANES_PREFERRED: u32 = 32;
 const LANES_MAX: u32 = 64;
+/// What Vulkan has every device allocate at once; drivers that execute nothing say 0.
+const ALLOCATION_BYTES_LEAST: u64 = 1 << 30;
 
 /// A device as `hob devices` shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +53,10 @@ pub(super) struct Candidate {
     pub memory_priority: bool,
     /// The driver can say why a device was lost.
     pub device_fault: bool,
+    /// Else completion is told by fences.
+    pub timeline_semaphore: bool,
+    /// The driver tells what its compiler made of pipelines.
+    pub executable_info: bool,
 }
 
 /// What tells whether two entries are one GPU.
@@ -96,6 +102,8 @@ pub(super) fn describe(
         memory_budget: facts.memory_budget,
         memory_priority: facts.features.memory_priority,
         device_fault: facts.features.device_fault,
+        timeline_semaphore: facts.features.timeline_semaphore,
+        executable_info: facts.features.executable_info,
     };
     Ok((candidate, identity))
 }
@@ -153,6 +161,7 @@ impl Facts {
         let mut features = Features::read(instance, raw, is_12, has_size_control);
         features.memory_priority &= has(ext::memory_priority::NAME);
         features.device_fault &= has(ext::device_fault::NAME);
+        features.executable_info &= has(khr::pipeline_executable_properties::NAME);
         let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
         Ok(Self {
             core,
@@ -193,7 +202,8 @@ impl Facts {
             allocation_bytes_max: match self.buffer_bytes_max {
                 0 => self.v11.max_memory_allocation_size,
                 limit => self.v11.max_memory_allocation_size.min(limit),
-            },
+            }
+            .max(ALLOCATION_BYTES_LEAST),
             push_bytes_max: limits.max_push_constants_size,
             workgroup_count_max: limits.max_compute_work_group_count,
             workgroup_invocations_max: limits.max_compute_work_group_invocations,
@@ -212,15 +222,13 @@ impl Facts {
             Some(format!("Vulkan {}", version_text(self.core.api_version)))
         } else if self.queue.is_none() {
             Some("no compute queue".into())
-        } else if !self.features.timeline_semaphore {
-            Some("no timeline semaphores".into())
         } else {
             None
         }
     }
 }
 
-/// Optional features in use, and the one that is needed.
+/// Optional features in use.
 #[derive(Default)]
 struct Features {
     timeline_semaphore: bool,
@@ -228,6 +236,7 @@ struct Features {
     storage_16bit: bool,
     memory_priority: bool,
     device_fault: bool,
+    executable_info: bool,
     buffer_address: bool,
 }
 
@@ -241,11 +250,13 @@ impl Features {
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
         let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default();
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
+        let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
             .push_next(&mut v12)
             .push_next(&mut priority)
-            .push_next(&mut fault);
+            .push_next(&mut fault)
+            .push_next(&mut executables);
         if size_control {
             features = features.push_next(&mut control);
         }
@@ -258,6 +269,7 @@ impl Features {
             storage_16bit: v11.storage_buffer16_bit_access == vk::TRUE,
             memory_priority: priority.memory_priority == vk::TRUE,
             device_fault: fault.device_fault == vk::TRUE,
+            executable_info: executables.pipeline_executable_info == vk::TRUE,
             buffer_address: v12.buffer_device_address == vk::TRUE,
         }
     }

@@ -188,7 +188,10 @@ fn compile(
             .flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS)
             .push_next(&mut size);
     }
-    let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layouts.pipeline);
+    let mut info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layouts.pipeline);
+    if device.chosen.executable_info {
+        info = info.flags(vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR);
+    }
     // SAFETY: the layout was made from the module's own reflection; the structures outlive the
     // call; a VkPipelineCache may be used by several threads at once.
     let create = || unsafe { device.raw.create_compute_pipelines(cache, &[info], None) };

@@ -42,6 +42,13 @@ else
     skip "shell scripts" "apt-get install shellcheck"
 fi
 
+# AMD's compiler comes with the drivers of the tests, where those can be had.
+if [[ -d target/drivers/lavapipe-25.0 ]] || command -v apt-get >/dev/null; then
+    check "spilled registers (tests/make/shader-stats.sh)" tests/make/shader-stats.sh --summary
+else
+    skip "spilled registers" "apt-get, on a Debian or Ubuntu system"
+fi
+
 # systemd-analyze wants the program that a unit starts, so it reads copies that start another.
 verify_units() {
     local folder unit status=0

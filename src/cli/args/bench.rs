@@ -24,7 +24,8 @@ Examples:
   hob bench --model model.gguf
   hob bench --model model.gguf -p 128 -n 16 -r 3 --device llvmpipe --json
   hob bench --model model.gguf -p 0 -n 32 --sessions 1,2,4,8,16,32
-  hob bench --model model.gguf -p 512 -n 32 --depth 0,4096 --profile";
+  hob bench --model model.gguf -p 512 -n 32 --depth 0,4096 --profile
+  hob bench --model model.gguf -p 0 -n 16 -r 1 --trace trace.json";
 
 /// Options of `hob bench`.
 #[derive(Debug, Args)]
@@ -56,6 +57,12 @@ pub struct BenchOptions {
     /// Show where the device's time goes, kernel by kernel, against what it could do
     #[arg(long)]
     pub profile: bool,
+    /// Measure the processor's time in a step alone: on a driver that executes nothing, that is all
+    #[arg(long, conflicts_with_all = ["profile", "trace"])]
+    pub host_time: bool,
+    /// Write what host and device did when, for Perfetto or chrome://tracing; measures slower
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Measure although other programs keep the machine busy
     #[arg(long)]
     pub force: bool,

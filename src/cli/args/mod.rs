@@ -135,6 +135,9 @@ Examples:
     Perplexity(PerplexityOptions),
     /// Measure a model's speed on a device (needs no daemon)
     Bench(BenchOptions),
+    /// Show what the driver's compiler makes of every shader; fails where registers spill
+    #[command(hide = true)]
+    ShaderStats(ShaderStatsOptions),
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -162,6 +165,17 @@ pub struct StatusOptions {
 #[derive(Debug, Args)]
 pub struct DevicesOptions {
     /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hob shader-stats`.
+#[derive(Debug, Args)]
+pub struct ShaderStatsOptions {
+    /// Device by index, name or UUID (see `hob devices`)
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Print a JSON object
     #[arg(long)]
     pub json: bool,
 }

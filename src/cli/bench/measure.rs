@@ -64,8 +64,8 @@ pub(super) struct Measurement {
     pub(super) itl_ms: Option<Percentiles>,
     /// Steps of one repetition.
     pub(super) steps: usize,
-    /// Processor time of the engine's thread in the middle step, waiting left out.
-    pub(super) host_us_per_step: f64,
+    /// Processor time of the engine's thread in a step, waiting left out.
+    pub(super) host_us: Percentiles,
     /// Least bytes that the model moves, over the time it took.
     pub(super) gb_s: f64,
     /// Its multiplications and additions, over the time it took.
@@ -207,7 +207,8 @@ fn summary(test: Test, runs: &[Steps], submissions: Vec<Submission>) -> Measurem
         let times: Vec<f64> = times.map(|time| time.as_secs_f64() * 1e3).collect();
         Percentiles::of(&times)
     };
-    let host = runs.iter().flat_map(|run| &run.costs).map(|cost| cost.host.as_secs_f64() * 1e6);
+    let costs = runs.iter().flat_map(|run| &run.costs);
+    let host: Vec<f64> = costs.map(|cost| cost.host.as_secs_f64() * 1e6).collect();
     let seconds: f64 = runs.iter().map(|run| run.time().as_secs_f64()).sum();
     let work = work_of(&submissions);
     Measurement {
@@ -222,7 +223,7 @@ fn summary(test: Test, runs: &[Steps], submissions: Vec<Submission>) -> Measurem
         ttft_ms: milliseconds(|run| &run.first),
         itl_ms: milliseconds(|run| &run.between),
         steps: runs[0].costs.len(),
-        host_us_per_step: median(&host.collect::<Vec<f64>>()),
+        host_us: Percentiles::of(&host).expect("a run has steps"),
         gb_s: work.bytes() as f64 / seconds / 1e9,
         gflop_s: work.flops as f64 / seconds / 1e9,
         submissions,
@@ -345,7 +346,7 @@ mod tests {
         assert_eq!(outline(&asked[5]), [(2, 1, 1, true)]);
         let itl = result.itl_ms.expect("measured");
         assert_eq!((itl.p50, itl.p99), (3e3, 3e3));
-        assert_eq!((result.median, result.host_us_per_step), (1.0, 20.0));
+        assert_eq!((result.median, result.host_us.p50), (1.0, 20.0));
         assert_eq!((result.ttft_ms, result.test.as_str()), (None, "tg4 x 3"));
         assert_eq!(asked[0][0].tokens[0], 99, "a context opens with BOS");
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -25,6 +25,11 @@ pub(super) struct Submission {
     pub(super) positions: Arc<[Positions]>,
     /// The device's time for each command; empty without profiling.
     pub(super) timings: Vec<CommandTiming>,
+    /// When the host began to submit it, and had.
+    pub(super) begin: Instant,
+    pub(super) submitted: Instant,
+    /// With profiling, when it was seen to be complete.
+    pub(super) end: Instant,
 }
 
 /// What was seen since it was last taken.
@@ -86,16 +91,22 @@ impl Meter {
 
     /// Notes a submission; with profiling, waits for it and takes its times, since a later
     /// submission of the same recording overwrites them.
-    fn note(&mut self, prepared: PreparedId, ticket: Ticket) -> Result<(), DeviceError> {
-        let mut timings = Vec::new();
+    fn note(
+        &mut self,
+        prepared: PreparedId,
+        ticket: Ticket,
+        (begin, submitted): (Instant, Instant),
+    ) -> Result<(), DeviceError> {
+        let (mut timings, mut end) = (Vec::new(), submitted);
         if self.profiling {
             self.inner.wait(ticket, TIMEOUT)?;
+            end = Instant::now();
             timings = self.inner.timings(prepared)?;
         }
         let recording = Arc::clone(&self.recordings[&prepared]);
         let mut seen = self.handle.seen();
         let positions = Arc::clone(&seen.positions);
-        seen.submissions.push(Submission { recording, positions, timings });
+        seen.submissions.push(Submission { recording, positions, timings, begin, submitted, end });
         Ok(())
     }
 }
@@ -150,8 +161,10 @@ impl Executor for Meter {
     }
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
+        let begin = Instant::now();
         let ticket = self.inner.submit(prepared)?;
-        self.apart(|meter| meter.note(prepared, ticket))?;
+        let times = (begin, Instant::now());
+        self.apart(|meter| meter.note(prepared, ticket, times))?;
         Ok(ticket)
     }
 

@@ -12,6 +12,7 @@ mod profile;
 mod report;
 mod statistics;
 mod subject;
+mod trace;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -24,6 +25,7 @@ use measure::{Bench, Kind, RandomTokens, Test};
 use meter::Meter;
 use report::{Entry, Report};
 use subject::ModelSubject;
+use trace::Trace;
 
 use crate::gpu::Executor as _;
 
@@ -37,8 +39,12 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
     }
     let mut executor = open_device(options.device.as_deref())?;
     let caps = executor.capabilities().clone();
-    let ceilings = Ceilings::measure(&mut executor)?;
-    let (meter, handle) = Meter::new(Box::new(executor), options.profile);
+    let ceilings = match options.host_time {
+        true => None,
+        false => Some(Ceilings::measure(&mut executor)?),
+    };
+    let profiling = options.profile || options.trace.is_some();
+    let (meter, handle) = Meter::new(Box::new(executor), profiling);
     let sessions = tests.iter().map(|test| test.sessions).max().unwrap_or(1);
     let context = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let local = LocalOptions {
@@ -55,7 +61,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
     let bos = opened.tokenizer.bos().filter(|_| opened.tokenizer.adds_bos());
     let mut subject = ModelSubject::new(opened, sessions, handle)?;
     let watch = Watch::start();
-    let results = measure_all(&mut subject, bos, &tests, options, &ceilings)?;
+    let results = measure_all(&mut subject, bos, &tests, options, ceilings.as_ref())?;
     let others_cpu = watch.others();
     let disturbed = others_cpu.is_some_and(machine::is_too_much);
     if let (Some(others), true) = (others_cpu, disturbed) {
@@ -103,8 +109,9 @@ fn measure_all(
     bos: Option<u32>,
     tests: &[Test],
     options: &BenchOptions,
-    ceilings: &Ceilings,
-) -> Result<Vec<Entry>, LocalError> {
+    ceilings: Option<&Ceilings>,
+) -> Result<Vec<Entry>, CliError> {
+    let mut trace = options.trace.as_deref().map(Trace::create).transpose()?;
     let bar = progress_bar(tests.len() as u64 * u64::from(options.repetitions));
     let mut bench = Bench {
         subject,
@@ -123,10 +130,15 @@ fn measure_all(
         }
         bar.set_message(test.name());
         let measurement = bench.measure(*test)?;
-        let kernels = options.profile.then(|| profile::lines(&measurement.submissions, ceilings));
+        let lines = |ceilings| profile::lines(&measurement.submissions, ceilings);
+        let kernels = ceilings.filter(|_| options.profile).map(lines);
+        if let Some(trace) = &mut trace {
+            trace.add(&measurement.test, &measurement.submissions)?;
+        }
         results.push(Entry { measurement, kernels });
     }
     bar.finish_and_clear();
+    trace.map_or(Ok(()), Trace::finish)?;
     Ok(results)
 }
 

@@ -153,6 +153,9 @@ mod tests {
             recording: Arc::new(recording),
             positions: Arc::new([]),
             timings: vec![timing("fill", 100.0), timing("copy", 200.0), timing("copy", 100.0)],
+            begin: std::time::Instant::now(),
+            submitted: std::time::Instant::now(),
+            end: std::time::Instant::now(),
         };
         let ceilings = Ceilings { copy_gb_s: 20.0, read_gb_s: 50.0, gflop_s: 10.0 };
         let found = lines(&[submission.clone(), submission], &ceilings);

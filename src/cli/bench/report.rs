@@ -31,7 +31,9 @@ pub(super) struct Report {
     pub(super) others_cpu: Option<f64>,
     /// Whether that was too much.
     pub(super) disturbed: bool,
-    pub(super) ceilings: Ceilings,
+    /// Not measured where only the host's time is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ceilings: Option<Ceilings>,
     pub(super) results: Vec<Entry>,
 }
 
@@ -43,13 +45,16 @@ impl Report {
         }
         let head = format!("{} on {}, {}", self.model, self.device, self.driver);
         output.styled_line(output::DIM, &head)?;
-        let Ceilings { copy_gb_s, read_gb_s, gflop_s } = self.ceilings;
-        let ceilings = format!(
+        let Some(ceilings) = &self.ceilings else {
+            return self.host_table().write(&mut output);
+        };
+        let Ceilings { copy_gb_s, read_gb_s, gflop_s } = ceilings;
+        let line = format!(
             "measured at most: copy {copy_gb_s:.1} GB/s, read {read_gb_s:.1} GB/s, \
              {gflop_s:.0} GFLOP/s of f32"
         );
-        output.styled_line(output::DIM, &ceilings)?;
-        self.table().write(&mut output)?;
+        output.styled_line(output::DIM, &line)?;
+        self.table(ceilings).write(&mut output)?;
         for entry in &self.results {
             if let Some(kernels) = &entry.kernels {
                 output.line("")?;
@@ -59,7 +64,26 @@ impl Report {
         Ok(())
     }
 
-    fn table(&self) -> Table {
+    /// The host's time alone.
+    fn host_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("TEST", Align::Left),
+            ("STEPS", Align::Right),
+            ("HOST, US A STEP", Align::Right),
+            ("P95", Align::Right),
+            ("P99", Align::Right),
+        ]);
+        for Entry { measurement, .. } in &self.results {
+            let Percentiles { p50, p95, p99 } = measurement.host_us;
+            let steps = measurement.steps * measurement.samples.len();
+            let mut cells = vec![measurement.test.clone(), steps.to_string()];
+            cells.extend([p50, p95, p99].map(|time| format!("{time:.1}")));
+            table.row(cells);
+        }
+        table
+    }
+
+    fn table(&self, ceilings: &Ceilings) -> Table {
         let mut table = Table::new(&[
             ("TEST", Align::Left),
             ("TOKENS/S", Align::Right),
@@ -89,10 +113,10 @@ impl Report {
             });
             cells.extend([
                 format!("{:.2}", measurement.gb_s),
-                percent(measurement.gb_s / self.ceilings.memory_gb_s()),
+                percent(measurement.gb_s / ceilings.memory_gb_s()),
                 format!("{:.2}", measurement.gflop_s),
-                percent(measurement.gflop_s / self.ceilings.gflop_s),
-                format!("{:.0}", measurement.host_us_per_step),
+                percent(measurement.gflop_s / ceilings.gflop_s),
+                format!("{:.0}", measurement.host_us.p50),
             ]);
             table.row(cells);
         }

@@ -1,10 +1,12 @@
-// Measures llama.cpp's Vulkan backend as llama-bench does: the speed of a prompt of P tokens into
-// an empty context (its last logits are computed), and of decoding N tokens from an empty context.
+// Measures llama.cpp as llama-bench does: the speed of a prompt of P tokens into an empty context
+// (its last logits are computed), and of decoding N tokens from an empty context, by one session and
+// by several that decode together.
 //
 // Usage: node llama.mjs '{"modules": FOLDER, "model": FILE, "prefill": [128, 512], "decode": 32,
-//                         "repetitions": 3}'
-// Prints one line of JSON: {"device": NAME, "prefill": {"128": [TOKENS_PER_SECOND, ...]},
-// "decode": [...]}. compare.mjs starts it, once for each measurement, on the driver wanted.
+//                         "sessions": 8, "repetitions": 3, "gpu": "vulkan" or false}'
+// Prints one line of JSON: {"device": NAME, "results": {"prefill 128": [TOKENS_PER_SECOND, ...],
+// "decode 32": [...], "decode 32 x 8": [...]}}. compare.mjs starts it, once for each measurement, on
+// the driver wanted.
 
 import {createRequire} from "node:module";
 import {fileURLToPath, pathToFileURL} from "node:url";
@@ -26,24 +28,33 @@ function promptTokens(count) {
     });
 }
 
+/** Tokens per second of what `work` does with `count` tokens. */
+async function rate(count, work) {
+    const start = performance.now();
+    await work();
+    return count / ((performance.now() - start) / 1000);
+}
+
 async function prefill(sequence, count) {
     await sequence.clearHistory();
     const tokens = promptTokens(count);
     const last = tokens.pop();
-    const start = performance.now();
-    await sequence.controlledEvaluate([...tokens, [last, greedy]]);
-    return count / ((performance.now() - start) / 1000);
+    return rate(count, () => sequence.controlledEvaluate([...tokens, [last, greedy]]));
 }
 
-async function decode(sequence, count) {
-    await sequence.clearHistory();
+async function generate(sequence, count) {
     let token = promptTokens(1)[0];
-    const start = performance.now();
     for (let step = 0; step < count; step++) {
         const results = await sequence.controlledEvaluate([[token, greedy]]);
         token = results[0].next.token;
     }
-    return count / ((performance.now() - start) / 1000);
+}
+
+/** All sequences at once: the library puts what they ask for in the same moment into one batch. */
+async function decode(sequences, count) {
+    for (const sequence of sequences) await sequence.clearHistory();
+    const all = () => Promise.all(sequences.map((sequence) => generate(sequence, count)));
+    return rate(count * sequences.length, all);
 }
 
 async function repeat(measure) {
@@ -53,16 +64,29 @@ async function repeat(measure) {
     return results;
 }
 
-const llama = await getLlama({gpu: "vulkan", build: "never", logLevel: "error", skipDownload: true});
-const model = await llama.loadModel({modelPath: options.model, gpuLayers: "max"});
+const llama = await getLlama({gpu: options.gpu, build: "never", logLevel: "error", skipDownload: true});
+const model = await llama.loadModel({modelPath: options.model, gpuLayers: options.gpu ? "max" : 0});
 const size = Math.max(...options.prefill, options.decode) + 16;
-const context = await model.createContext({contextSize: size, batchSize: size});
-const sequence = context.getSequence();
+const results = {};
 
-const result = {device: (await llama.getGpuDeviceNames()).join(", "), prefill: {}, decode: []};
-for (const count of options.prefill) {
-    result.prefill[count] = await repeat(() => prefill(sequence, count));
+async function withContext(sequences, measure) {
+    const context = await model.createContext({contextSize: size, batchSize: size, sequences});
+    await measure(Array.from({length: sequences}, () => context.getSequence()));
+    await context.dispose();
 }
-result.decode = await repeat(() => decode(sequence, options.decode));
-console.log(JSON.stringify(result));
+
+await withContext(1, async ([sequence]) => {
+    for (const count of options.prefill) {
+        results[`prefill ${count}`] = await repeat(() => prefill(sequence, count));
+    }
+    results[`decode ${options.decode}`] = await repeat(() => decode([sequence], options.decode));
+});
+if (options.sessions > 1) {
+    await withContext(options.sessions, async (sequences) => {
+        const name = `decode ${options.decode} x ${options.sessions}`;
+        results[name] = await repeat(() => decode(sequences, options.decode));
+    });
+}
+const device = options.gpu ? (await llama.getGpuDeviceNames()).join(", ") : "CPU";
+console.log(JSON.stringify({device, results}));
 process.exit(0);
