@@ -22,7 +22,9 @@ use hob::engine::{
 };
 use hob::gpu::{DeviceError, Executor};
 use hob::model::ModelLoadError;
-use hob::server::{self, BoundSocket, ServeEnd, ServerOptions, SocketError, stop_on_signals};
+use hob::server::{
+    self, BoundSocket, Notice, ServeEnd, ServerOptions, SocketError, stop_on_signals,
+};
 use hob::store::{Store, StoreError};
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
@@ -185,8 +187,13 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let (engine, thread) = engine::start(opened, &options)
         .map_err(DaemonError::system("start the engine's thread"))?;
     info!(socket = %socket.path().display(), "ready");
-    let status = format!("serving {}", engine.model.name);
-    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    // A first token was evaluated as the model was loaded.
+    notify(&[NotifyState::Ready]);
+    let watchdog = sd_notify::watchdog_enabled();
+    tokio::spawn(server::watch(engine.clone(), watchdog, stop.clone(), |notice| match notice {
+        Notice::Alive => notify(&[NotifyState::Watchdog]),
+        Notice::Status(line) => notify(&[NotifyState::Status(&line)]),
+    }));
     let end = server::serve(socket, engine.clone(), ServerOptions::from(config), stop).await;
     // Nobody is left to send it anything else, and it may be gone.
     let _ = engine.commands.send(EngineCommand::Shutdown).await;

@@ -5,6 +5,7 @@
 
 mod activity;
 mod admission;
+mod heartbeat;
 mod open;
 mod placed;
 mod recovery;
@@ -14,6 +15,7 @@ mod types;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};
+pub use heartbeat::Heartbeat;
 pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use recovery::EngineFailure;
@@ -85,6 +87,8 @@ pub struct EngineHandle {
     pub chat: Option<Arc<ChatTemplate>>,
     /// The loaded model.
     pub model: Arc<ModelInfo>,
+    /// Whether the engine gets on.
+    pub heartbeat: Heartbeat,
 }
 
 /// The engine's thread; joining it tells how it ended.
@@ -99,13 +103,15 @@ pub fn start(
     options: &EngineOptions,
 ) -> std::io::Result<(EngineHandle, EngineThread)> {
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+    let heartbeat = Heartbeat::default();
     let handle = EngineHandle {
         commands,
         tokenizer: Arc::clone(&opened.tokenizer),
         chat: opened.chat.clone(),
         model: Arc::clone(&opened.info),
+        heartbeat: heartbeat.clone(),
     };
-    let worker = worker::Worker::new(opened, options);
+    let worker = worker::Worker::new(opened, options, heartbeat);
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;
     Ok((handle, thread))

@@ -147,7 +147,7 @@ fn load(
     options: &EngineOptions,
     progress: Progress<'_>,
 ) -> Result<(Opened, ModelSource), OpenError> {
-    let mut file = GgufFile::open(path)?;
+    let file = GgufFile::open(path)?;
     let hyper = read_hyper_params(&file)?;
     let (tokenizer, chat) = open_text(&file)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
@@ -162,9 +162,10 @@ fn load(
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
     };
-    file.metadata_mut().drop_tokenizer_arrays();
-    let source = ModelSource { file, kv: config, limits };
+    let mut source = ModelSource { file, kv: config, limits };
     let runner = source.load(executor, progress)?;
+    // Only now: loading holds the vocabulary against the embedding.
+    source.file.metadata_mut().drop_tokenizer_arrays();
     let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
     Ok((Opened { runner, tokenizer, chat, info, reopen: None }, source))

@@ -25,7 +25,7 @@ pub(super) struct ModelSource {
 }
 
 impl ModelSource {
-    /// Loads the weights, makes the cache, and compiles what the first request needs.
+    /// Loads the weights, makes the cache, and has the device evaluate a first token.
     pub(super) fn load(
         &self,
         mut executor: Box<dyn Executor>,
@@ -34,7 +34,7 @@ impl ModelSource {
         let model = Model::load(&mut *executor, &self.file, self.limits, progress)?;
         let kv = KvCache::new(&mut *executor, self.kv)?;
         let mut runner = Runner::new(executor, model, kv);
-        runner.warm_up()?;
+        runner.try_out()?;
         Ok(runner)
     }
 }

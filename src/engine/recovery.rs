@@ -128,7 +128,8 @@ impl Worker {
         while let Some(generation) = self.running.pop_back() {
             self.waiting.push_front(generation);
         }
-        self.runner.put_on(&mut |_, _| {})?;
+        let heartbeat = self.heartbeat.clone();
+        self.runner.put_on(&mut |_, _| heartbeat.beat())?;
         self.totals.recoveries += 1;
         let seconds = started.elapsed().as_secs_f64();
         let requests = self.waiting.len();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId};
 use crate::kv_cache::KvCache;
 use crate::model::{BatchShape, Model};
-use crate::scheduler::Batch;
+use crate::scheduler::{Batch, TokenSpan};
 
 /// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
 /// tail of a prompt does not.
@@ -101,19 +101,30 @@ impl Runner {
         &mut self.logits[row * vocab..][..vocab]
     }
 
-    /// Compiles what a decode step of one session needs, so that the first request does not wait
-    /// for it.
+    /// Has the device evaluate a token, so that the first request does not wait for a driver that
+    /// compiles, and no request for one that computes nonsense.
     ///
     /// # Errors
-    /// [`DeviceError`] from the driver's compiler.
-    pub fn warm_up(&mut self) -> Result<(), DeviceError> {
-        let shape = BatchShape {
-            tokens: 1,
-            tiles: 1,
-            tile_tokens: self.model.tile_tokens(true),
-            logit_rows: 1,
-        };
-        self.prepare(shape).map(|_| ())
+    /// [`DeviceError`]; [`DeviceError::WrongResult`] if its logits are not numbers.
+    ///
+    /// # Panics
+    /// If sessions have taken every page: it is for the start.
+    pub fn try_out(&mut self) -> Result<(), DeviceError> {
+        let mut lease = self.kv.lease().expect("nobody has a lease yet");
+        let grown = self.kv.grow(&mut *self.executor, &mut lease, 1)?;
+        grown.expect("nobody has a page yet");
+        let span = TokenSpan { table: lease.table(), position: 0, tokens: vec![0], logits: 1 };
+        let evaluated = self.step(&Batch { spans: vec![span] });
+        self.kv.release(lease);
+        evaluated?;
+        let logits = self.logits(0);
+        let bad = logits.iter().find(|logit| !logit.is_finite()).copied();
+        let flat = logits.iter().all(|logit| *logit == logits[0]);
+        match bad {
+            Some(logit) => Err(DeviceError::WrongResult { what: format!("a logit of {logit}") }),
+            None if flat => Err(DeviceError::WrongResult { what: "the same for all".into() }),
+            None => Ok(()),
+        }
     }
 
     fn upload(&mut self, to: BufferSlice, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
 use super::activity::KvPages;
+use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
 use super::recovery::{EngineFailure, Losses};
@@ -45,6 +46,7 @@ pub(super) struct Worker {
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
     started: Instant,
+    pub(super) heartbeat: Heartbeat,
     pub(super) totals: EngineStatus,
 }
 
@@ -60,7 +62,7 @@ struct Entry {
 }
 
 impl Worker {
-    pub(super) fn new(opened: Opened, options: &EngineOptions) -> Self {
+    pub(super) fn new(opened: Opened, options: &EngineOptions, heartbeat: Heartbeat) -> Self {
         let limits = opened.runner.model().limits();
         Self {
             slice: PrefillSlice::new(options.prefill_tokens_max.min(limits.tokens_max)),
@@ -77,6 +79,7 @@ impl Worker {
             sessions_max: options.sessions_max,
             requests_queued_max: options.requests_queued_max,
             started: Instant::now(),
+            heartbeat,
             totals: EngineStatus::default(),
         }
     }
@@ -134,6 +137,7 @@ impl Worker {
     }
 
     fn serve(&mut self, command: EngineCommand) {
+        self.heartbeat.beat();
         // A reply whose caller has gone away is dropped.
         match command {
             EngineCommand::CreateSession { owner, name, context_tokens, reply } => {
@@ -254,6 +258,7 @@ impl Worker {
             return Err(error);
         }
         let elapsed = started.elapsed();
+        self.heartbeat.beat();
         self.slice.learn(prefilled, elapsed);
         self.totals.steps += 1;
         self.totals.prefill_tokens += prefilled as u64;

@@ -60,6 +60,12 @@ pub enum DeviceError {
         /// How long was waited.
         waited_ms: u64,
     },
+    /// The device computes, but wrongly.
+    #[error("the device computes nonsense: the first token's logits are {what}")]
+    WrongResult {
+        /// What came out.
+        what: String,
+    },
     /// A shader did not compile on this driver.
     #[error("the driver refused shader {kernel}: {reason}")]
     Pipeline {

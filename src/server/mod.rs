@@ -15,6 +15,7 @@ mod outgoing;
 mod signals;
 mod socket;
 mod text;
+mod watchdog;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -35,6 +36,7 @@ use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_resp
 
 pub use signals::stop_on_signals;
 pub use socket::{BoundSocket, SocketError};
+pub use watchdog::{Notice, watch};
 
 use connection::Connection;
 

@@ -39,6 +39,8 @@ pub enum Failing {
     With(DeviceError),
     /// A read gives what is no number.
     NotANumber,
+    /// The call returns when the test lets go of the lock.
+    Hang(Arc<Mutex<()>>),
 }
 
 /// One failure to come.
@@ -137,6 +139,10 @@ impl Faulty {
         match self.plan.note(call) {
             None => Ok(false),
             Some(Failing::NotANumber) => Ok(true),
+            Some(Failing::Hang(until)) => {
+                drop(until.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(false)
+            }
             Some(Failing::With(error)) => {
                 self.lost = true;
                 Err(error)

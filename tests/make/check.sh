@@ -58,6 +58,9 @@ verify_units() {
         sed 's|^ExecStart=[^ ]*hobd|ExecStart=/bin/true|' "$unit" >"$folder/${unit#systemd/}"
     done
     systemd-analyze verify --man=no "$folder"/system/* || status=1
+    # Exposure of 2.0 at most, of 10.
+    systemd-analyze security --offline=true --threshold=20 --no-pager \
+        "$folder/system/hobd.service" >"$folder/exposure" || { cat "$folder/exposure"; status=1; }
     XDG_RUNTIME_DIR=$folder systemd-analyze verify --man=no --user "$folder"/user/* || status=1
     rm -rf "$folder"
     return "$status"

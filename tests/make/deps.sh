@@ -71,6 +71,7 @@ look_for_test() {
     look_for_demo
     vulkan_manifest explicit_layer.d '*alidation*.json' ||
         need vulkan-validationlayers "the Vulkan validation layer"
+    have systemd-socket-activate || need systemd "systemd's tools, which start hobd as it does"
     [[ -r /usr/share/keyrings/debian-archive-keyring.gpg ]] || ! have apt-get ||
         need debian-archive-keyring "keys of the archive that the test drivers come from"
 }
@@ -78,6 +79,7 @@ look_for_test() {
 look_for_check() {
     look_for_build
     have shellcheck || need shellcheck "the linter of the shell scripts"
+    have systemd-analyze || need systemd "systemd's tools, which check the units"
 }
 
 install() {

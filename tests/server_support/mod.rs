@@ -10,7 +10,7 @@ use hob::chat::ChatTemplate;
 use hob::config::Config;
 use hob::engine::{
     AdmitError, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
-    GenerateRequest, GenerateResult, ModelInfo, Owner, SessionId, SessionInfo, Timings,
+    GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner, SessionId, SessionInfo, Timings,
     TokenLogprob,
 };
 use hob::server::{Server, ServerOptions};
@@ -56,6 +56,7 @@ impl Mock {
             commands,
             tokenizer: Arc::new(tokenizer()),
             chat: Some(Arc::new(ChatTemplate::new(template, "<s>", "</s>").unwrap())),
+            heartbeat: Heartbeat::default(),
             model: Arc::new(ModelInfo {
                 name: "mock".to_owned(),
                 architecture: "llama".to_owned(),
