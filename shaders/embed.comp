@@ -2,8 +2,9 @@
 // table W that this slice of it holds.
 //
 // Dispatch   (tokens, 1, 1); local size (LANES, 1, 1)
-// Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl)
-// Binding 1  words   readonly  32-bit plane of W from row row_first on
+// Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl), or
+//                    the sliced rows (include/sliced.glsl)
+// Binding 1  words   readonly  32-bit plane of W from row row_first on, or the sliced rows again
 // Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
 // Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are;
 //                    read only with POSITIONS
@@ -13,6 +14,14 @@
 // Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
 // Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 // Variant embed_TYPE:
+// Variant embed_sliced_q8_0: FORMAT=Q8_0 SLICED
+// Variant embed_sliced_q4_0: FORMAT=Q4_0 SLICED
+// Variant embed_sliced_q4_1: FORMAT=Q4_1 SLICED
+// Variant embed_sliced_q5_0: FORMAT=Q5_0 SLICED
+// Variant embed_sliced_q5_1: FORMAT=Q5_1 SLICED
+// Variant embed_sliced_q4_k: FORMAT=Q4_K SLICED
+// Variant embed_sliced_q5_k: FORMAT=Q5_K SLICED
+// Variant embed_sliced_q6_k: FORMAT=Q6_K SLICED
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +35,7 @@ layout(constant_id = 3) const uint POSITIONS = 0; // 1: rows by position, added 
 layout(push_constant) uniform Params {
     uint units;     // units in a row of W
     uint blocks;    // blocks of 32 in a row
-    uint row_first; // the slice's first row, a multiple of LANES
+    uint row_first; // the slice's first row, the first of a group
     uint row_count; // its rows
     uint y_stride;  // in vec4
     float factor;
@@ -36,9 +45,52 @@ layout(std430, binding = 1) readonly buffer Words { uint words[]; };
 layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
 layout(std430, binding = 3) buffer Y { vec4 y[]; };
 
+void store(uint at, vec4 value) { y[at] = POSITIONS == 1 ? y[at] + value : value; }
+
+#ifdef SLICED
+#define quads_at(i) quads[i]
+#define words_at(i) words[i]
+#include "sliced.glsl"
+const uint TILE_GROUPS = 4;
+
+// Writes a block of row `row`.
+void write_block(uint row, uint block_index, uint y_at) {
+    const uint lane = row % 8;
+    const uint group = row / 8;
+    const Slice slice = slice_of(lane);
+    const uint at = (group / TILE_GROUPS * units + block_index / BLOCKS_PER_UNIT) * TILE_GROUPS;
+    const uint unit = (at + group % TILE_GROUPS) * UNIT_QUADS;
+    const uint sub = block_index % BLOCKS_PER_UNIT;
+    const vec2 head = unit_head(slice, unit);
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        const vec2 scale = block_scale(slice, head, unit, sub, i * SCALES / 8);
+        store(y_at + i, factor * (weights_at(slice, unit, sub, i) * scale.x + scale.y));
+    }
+}
+#else
 #include "weights.glsl"
 
-void store(uint at, vec4 value) { y[at] = POSITIONS == 1 ? y[at] + value : value; }
+// Writes a block of row `row`.
+void write_block(uint row, uint block_index, uint y_at) {
+    const uint lane = row % LANES;
+    const uint unit = row / LANES * units + block_index / BLOCKS_PER_UNIT;
+    const uint sub = block_index % BLOCKS_PER_UNIT;
+    const uint quad_at = unit * QUADS * LANES + lane;
+    const uint word_at = unit * WORDS * LANES + lane;
+    const Block block = load_block(quad_at, word_at, sub);
+#if QUANTISED
+    const UnitHead head = load_unit(quad_at, word_at);
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        vec2 scale = block_scale(head, word_at, sub, i * SCALES / 8);
+        store(y_at + i, factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y));
+    }
+#else
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        store(y_at + i, factor * block.w[i]);
+    }
+#endif
+}
+#endif
 
 void main() {
     const uint token = gl_WorkGroupID.x;
@@ -46,25 +98,7 @@ void main() {
     if (row >= row_count) { // also where the row lies before the slice: the difference wraps
         return;
     }
-    const uint base = row / LANES * units;
-    const uint lane = row % LANES;
     for (uint block_index = gl_LocalInvocationID.x; block_index < blocks; block_index += LANES) {
-        const uint unit = base + block_index / BLOCKS_PER_UNIT;
-        const uint sub = block_index % BLOCKS_PER_UNIT;
-        const uint quad_at = unit * QUADS * LANES + lane;
-        const uint word_at = unit * WORDS * LANES + lane;
-        const Block block = load_block(quad_at, word_at, sub);
-        const uint y_at = token * y_stride + block_index * 8;
-#if QUANTISED
-        const UnitHead head = load_unit(quad_at, word_at);
-        [[unroll]] for (int i = 0; i < 8; i++) {
-            vec2 scale = block_scale(head, word_at, sub, i * SCALES / 8);
-            store(y_at + i, factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y));
-        }
-#else
-        [[unroll]] for (int i = 0; i < 8; i++) {
-            store(y_at + i, factor * block.w[i]);
-        }
-#endif
+        write_block(row, block_index, token * y_stride + block_index * 8);
     }
 }

@@ -54,6 +54,9 @@ pub struct Capabilities {
     pub storage_16bit: bool,
     /// Shaders can load through the addresses of buffers.
     pub buffer_pointers: bool,
+    /// Loads of one address by all lanes cost one load, and those of neighbouring addresses one a
+    /// lane: true of software drivers that know which addresses are uniform.
+    pub uniform_loads: bool,
     /// Device-local memory is visible to the host: weights are written in place.
     pub unified_memory: bool,
     /// Nanoseconds per timestamp tick; 0 where the queue has no timestamps.
@@ -63,6 +66,12 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Whether matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.
+    #[must_use]
+    pub fn slices_weights(&self) -> bool {
+        self.uniform_loads && self.buffer_pointers && self.subgroup_ops && self.lanes == 8
+    }
+
     /// Whether a software driver runs on the processor itself.
     #[must_use]
     pub fn is_cpu(&self) -> bool {

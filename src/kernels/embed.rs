@@ -61,7 +61,7 @@ fn record_rows(
     let layout = &table.layout;
     for slice in table.row_slices(caps, matmul::GROUP_MULTIPLE) {
         let params = Params {
-            units: u32_of(layout.units()),
+            units: u32_of(table.packing().units()),
             blocks: u32_of(layout.row_len / 32),
             row_first: u32_of(slice.row_first),
             row_count: u32_of(slice.row_count),
@@ -69,7 +69,11 @@ fn record_rows(
             factor,
         };
         recording.dispatch(Dispatch {
-            kernel: by_format("embed", layout.dtype, ""),
+            kernel: by_format(
+                if table.sliced { "embed_sliced" } else { "embed" },
+                layout.dtype,
+                "",
+            ),
             spec: vec![caps.lanes, 1, 1, u32::from(positions)],
             bindings: vec![slice.quads, slice.words, steps, y],
             push: bytemuck::bytes_of(&params).to_vec(),

@@ -2,7 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{PackedMatrix, by_format_and_device, or_unused, spirv, u32_of};
+use super::{
+    PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, u32_of,
+};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
@@ -50,6 +52,38 @@ impl Epilogue {
     #[must_use]
     pub fn is_glu(self) -> bool {
         matches!(self, Self::SwiGlu | Self::GeGlu)
+    }
+}
+
+/// What a product has bound, whether its weights are interleaved or sliced.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// Plane of quads.
+    pub quads: BufferSlice,
+    /// Plane of words; the quads again where there are none.
+    pub words: BufferSlice,
+    /// Right-hand side.
+    pub x: BufferSlice,
+    /// Result.
+    pub y: BufferSlice,
+    /// Gain of the norm, where there is one.
+    pub gain: BufferSlice,
+    /// Bias, where there is one.
+    pub bias: BufferSlice,
+}
+
+impl Operands {
+    /// Those of a dispatch of `matmul` or `matmul_sliced`.
+    ///
+    /// # Panics
+    /// If it has other bindings: a bug of the caller.
+    #[must_use]
+    pub fn of(dispatch: &Dispatch) -> Self {
+        match dispatch.bindings[..] {
+            [quads, words, x, y, gain, bias] => Self { quads, words, x, y, gain, bias },
+            [quads, x, gain, y, bias] => Self { quads, words: quads, x, y, gain, bias },
+            _ => panic!("{} has the bindings of a product", dispatch.kernel.name),
+        }
     }
 }
 
@@ -123,11 +157,49 @@ pub struct Matmul<'a> {
     pub epilogue: Epilogue,
 }
 
+impl Matmul<'_> {
+    /// Parameters for the rows of a slice.
+    pub(super) fn params(&self, slice: &RowSlice) -> Params {
+        let packing = self.weights.packing();
+        let per_y = if self.epilogue.is_glu() { 2 } else { 1 };
+        Params {
+            addresses: [[0; 2]; 3],
+            units: u32_of(packing.units()),
+            rows: u32_of(slice.row_count / per_y),
+            groups: u32_of(slice.groups * (packing.group_rows() / packing.layout.lanes)),
+            tokens: self.tokens,
+            x_stride: u32_of(self.x_stride / 4),
+            y_stride: u32_of(self.y_stride),
+            y_offset: u32_of(self.y_offset + slice.row_first / per_y),
+            blocks: u32_of(packing.layout.row_len / 32),
+            epsilon: self.norm.map_or(0.0, |(_, epsilon)| epsilon),
+            y_scale: self.scale,
+        }
+    }
+
+    /// Gain of the norm.
+    pub(super) fn gain(&self) -> Option<BufferSlice> {
+        self.norm.map(|(gain, _)| gain)
+    }
+
+    /// The bias of a slice's rows.
+    pub(super) fn bias_of(&self, slice: &RowSlice) -> Option<BufferSlice> {
+        self.bias.map(|bias| BufferSlice {
+            offset: bias.offset + slice.row_first * 4,
+            bytes: bias.bytes - slice.row_first * 4,
+            ..bias
+        })
+    }
+}
+
 /// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
 pub const GROUP_MULTIPLE: u64 = 8;
 
 /// Appends the product, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
+    if matmul.weights.sliced {
+        return matmul_sliced::record(recording, caps, matmul);
+    }
     let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
     record_shaped(recording, caps, matmul, shape);
 }
@@ -143,29 +215,12 @@ pub fn record_shaped(
     let layout = &matmul.weights.layout;
     let (kernel, pointers) = by_format_and_device("matmul", layout.dtype, "", caps);
     assert!(!(matmul.epilogue.is_glu() && matmul.bias.is_some()), "a GLU takes no bias");
-    let (gain, epsilon) = matmul.norm.unzip();
+    let gain = matmul.gain();
     for slice in matmul.weights.row_slices(caps, GROUP_MULTIPLE) {
-        let per_y = if matmul.epilogue.is_glu() { 2 } else { 1 };
         let row_tiles = slice.groups.div_ceil(u64::from(shape.rows));
         assert!(row_tiles <= u64::from(caps.workgroup_count_max[1]), "rows of a slice fit a grid");
-        let bias = matmul.bias.map(|bias| BufferSlice {
-            offset: bias.offset + slice.row_first * 4,
-            bytes: bias.bytes - slice.row_first * 4,
-            ..bias
-        });
-        let params = Params {
-            addresses: [[0; 2]; 3],
-            units: u32_of(layout.units()),
-            rows: u32_of(slice.row_count / per_y),
-            groups: u32_of(slice.groups),
-            tokens: matmul.tokens,
-            x_stride: u32_of(matmul.x_stride / 4),
-            y_stride: u32_of(matmul.y_stride),
-            y_offset: u32_of(matmul.y_offset + slice.row_first / per_y),
-            blocks: u32_of(layout.row_len / 32),
-            epsilon: epsilon.unwrap_or(0.0),
-            y_scale: matmul.scale,
-        };
+        let bias = matmul.bias_of(&slice);
+        let params = matmul.params(&slice);
         let spec = vec![
             caps.lanes,
             shape.split,

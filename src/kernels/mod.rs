@@ -9,6 +9,7 @@ pub mod glu;
 pub mod layer_norm;
 pub mod matmul;
 pub mod matmul_experts;
+pub mod matmul_sliced;
 pub mod matrix;
 pub mod moe_combine;
 pub mod moe_lists;

@@ -124,9 +124,7 @@ fn matmul_params(dispatch: &Dispatch) -> matmul::Params {
 
 fn of_matmul(dispatch: &Dispatch) -> Work {
     let params = matmul_params(dispatch);
-    let [quads, words, _, _, gain, bias] = dispatch.bindings[..] else {
-        panic!("matmul has six bindings");
-    };
+    let matmul::Operands { quads, words, gain, bias, .. } = matmul::Operands::of(dispatch);
     let (tokens, columns) = (u64::from(params.tokens), 32 * u64::from(params.blocks));
     let rows = matmul_rows(dispatch, &params);
     let (norm, has_bias) = (dispatch.spec[5] == 1, dispatch.spec[6] == 1);
@@ -283,7 +281,12 @@ mod tests {
     #[test]
     fn a_product_reads_its_weights_once_and_knows_its_rows() {
         let layout = Layout { dtype: DType::Q4_1, rows: 64, row_len: 96, lanes: 8 };
-        let weights = PackedMatrix { layout, quads: BufferHandle(0), words: Some(BufferHandle(1)) };
+        let weights = PackedMatrix {
+            layout,
+            sliced: false,
+            quads: BufferHandle(0),
+            words: Some(BufferHandle(1)),
+        };
         for (epilogue, rows_of_y, reads_y) in
             [(Epilogue::Store, 64, 0), (Epilogue::Residual, 64, 1), (Epilogue::SwiGlu, 32, 0)]
         {

@@ -7,7 +7,7 @@ use crate::gguf::{GgufFile, TensorInfo};
 use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, Executor};
 use crate::kernels::{PackedExperts, PackedMatrix, matmul};
 use crate::tensor::layout::Layout;
-use crate::tensor::{DType, dequantize_row};
+use crate::tensor::{DType, Packing, dequantize_row};
 
 /// Bytes of the file in memory at once: the only copy beside the device's.
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -257,9 +257,10 @@ impl<'a> Loader<'a> {
             row_len: first.row_len(),
             lanes: self.lanes(),
         };
-        self.check_layout(first, &layout)?;
-        let (quads, words) = self.create_planes(&first.name, &layout, 1)?;
-        let matrix = PackedMatrix { layout, quads, words };
+        let packing = Packing::new(layout, self.executor.capabilities().slices_weights());
+        self.check_packing(first, &packing)?;
+        let (quads, words) = self.create_planes(&first.name, &packing, 1)?;
+        let matrix = PackedMatrix { layout, sliced: packing.sliced, quads, words };
         self.fill(&matrix, 0, parts, arrangement)?;
         Ok(matrix)
     }
@@ -277,7 +278,8 @@ impl<'a> Loader<'a> {
             row_len: first.row_len(),
             lanes: self.lanes(),
         };
-        self.check_layout(first, &layout)?;
+        let packing = Packing::new(layout, false);
+        self.check_packing(first, &packing)?;
         let count = experts.len() as u32;
         let caps = self.executor.capabilities();
         if !PackedExperts::is_bindable(&layout, count, caps) {
@@ -285,24 +287,24 @@ impl<'a> Loader<'a> {
             let found = format!("experts of {} rows of {}", layout.rows, layout.row_len);
             return Err(self.refuse(&first.name, &wanted, found));
         }
-        let (quads, words) = self.create_planes(&first.name, &layout, count.into())?;
-        let matrix = PackedMatrix { layout, quads, words };
+        let (quads, words) = self.create_planes(&first.name, &packing, count.into())?;
+        let matrix = PackedMatrix { layout, sliced: false, quads, words };
         for (index, parts) in (0..).zip(experts) {
             self.fill(&matrix, index * layout.groups(), parts, arrangement)?;
         }
         Ok(PackedExperts { layout, experts: count, quads, words })
     }
 
-    /// Planes for `count` matrices of a layout, one behind the other.
+    /// Planes for `count` matrices, one behind the other.
     fn create_planes(
         &mut self,
         label: &str,
-        layout: &Layout,
+        packing: &Packing,
         count: u64,
     ) -> Result<(BufferHandle, Option<BufferHandle>), ModelLoadError> {
-        let groups = count * layout.groups();
-        let quads = self.create(label, groups * layout.group_quad_bytes())?;
-        let word_bytes = groups * layout.group_word_bytes();
+        let groups = count * packing.groups();
+        let quads = self.create(label, groups * packing.group_quad_bytes())?;
+        let word_bytes = groups * packing.group_word_bytes();
         let words = match word_bytes {
             0 => None,
             _ => Some(self.create(&format!("{label} scales"), word_bytes)?),
@@ -318,14 +320,15 @@ impl<'a> Loader<'a> {
         parts: &[Part<'_>],
         arrangement: Arrangement,
     ) -> Result<(), ModelLoadError> {
-        let layout = &matrix.layout;
+        let packing = matrix.packing();
+        let layout = &packing.layout;
         let mut readers: Vec<RowReader<'_>> =
             parts.iter().map(|part| RowReader::new(self.file, *part, layout.dtype)).collect();
-        let group_bytes = layout.group_quad_bytes() + layout.group_word_bytes();
+        let group_bytes = packing.group_quad_bytes() + packing.group_word_bytes();
         let step = (CHUNK_BYTES / group_bytes).max(1);
         let mut group = 0;
-        while group < layout.groups() {
-            let count = step.min(layout.groups() - group);
+        while group < packing.groups() {
+            let count = step.min(packing.groups() - group);
             self.pack_groups(matrix, &mut readers, arrangement, (group_first, group), count)?;
             group += count;
         }
@@ -333,13 +336,14 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn check_layout(&self, tensor: &TensorInfo, layout: &Layout) -> Result<(), ModelLoadError> {
+    fn check_packing(&self, tensor: &TensorInfo, packing: &Packing) -> Result<(), ModelLoadError> {
+        let layout = &packing.layout;
         if !layout.row_len.is_multiple_of(32) {
             let found = format!("rows of {}", layout.row_len);
             return Err(self.refuse(&tensor.name, "rows of a multiple of 32 weights", found));
         }
         let caps = self.executor.capabilities();
-        if !PackedMatrix::is_bindable(layout, caps, matmul::GROUP_MULTIPLE) {
+        if !PackedMatrix::is_bindable(packing, caps, matmul::GROUP_MULTIPLE) {
             let wanted = format!("rows that fit a binding of {} bytes", caps.storage_range_max);
             let found = format!("rows of {} weights", layout.row_len);
             return Err(self.refuse(&tensor.name, &wanted, found));
@@ -356,8 +360,8 @@ impl<'a> Loader<'a> {
         (behind, first): (u64, u64),
         count: u64,
     ) -> Result<(), ModelLoadError> {
-        let layout = &matrix.layout;
-        let (quad_bytes, word_bytes) = (layout.group_quad_bytes(), layout.group_word_bytes());
+        let packing = matrix.packing();
+        let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
         let mut words = vec![0; (count * word_bytes) as usize];
         let mut result = Ok(());
         let mut read_bytes = 0;
@@ -365,7 +369,7 @@ impl<'a> Loader<'a> {
         let at = behind + first;
         self.executor.write(matrix.quads, at * quad_bytes, bytes, &mut |quads| {
             for index in 0..count as usize {
-                let rows = match group_rows(readers, layout, arrangement, first + index as u64) {
+                let rows = match group_rows(readers, &packing, arrangement, first + index as u64) {
                     Ok(rows) => rows,
                     Err(error) => {
                         result = Err(error);
@@ -374,7 +378,11 @@ impl<'a> Loader<'a> {
                 };
                 read_bytes += rows.len() as u64;
                 let (q, w) = (quad_bytes as usize, word_bytes as usize);
-                layout.pack_group(rows, &mut quads[index * q..][..q], &mut words[index * w..][..w]);
+                packing.pack_group(
+                    &rows,
+                    &mut quads[index * q..][..q],
+                    &mut words[index * w..][..w],
+                );
             }
         })?;
         result?;
@@ -397,29 +405,36 @@ fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     }
 }
 
-/// The file's bytes of the rows of a group.
-fn group_rows<'r>(
-    readers: &'r mut [RowReader<'_>],
-    layout: &Layout,
+/// The file's bytes of the rows of a group, taken `lanes` rows at a time.
+fn group_rows(
+    readers: &mut [RowReader<'_>],
+    packing: &Packing,
     arrangement: Arrangement,
     group: u64,
-) -> Result<&'r [u8], ModelLoadError> {
-    let (part, row) = match arrangement {
-        Arrangement::Alternating => {
-            let parts = readers.len() as u64;
-            ((group % parts) as usize, group / parts * layout.lanes)
-        }
-        Arrangement::Stacked => {
-            let mut row = group * layout.lanes;
-            let mut part = 0;
-            while row >= readers[part].part.rows {
-                row -= readers[part].part.rows;
-                part += 1;
+) -> Result<Vec<u8>, ModelLoadError> {
+    let lanes = packing.layout.lanes;
+    let pieces = packing.group_rows() / lanes;
+    let end = packing.layout.rows.div_ceil(lanes);
+    let mut bytes = Vec::new();
+    for piece in (group * pieces..(group + 1) * pieces).filter(|piece| *piece < end) {
+        let (part, row) = match arrangement {
+            Arrangement::Alternating => {
+                let parts = readers.len() as u64;
+                ((piece % parts) as usize, piece / parts * lanes)
             }
-            (part, row)
-        }
-    };
-    readers[part].rows(row, layout.lanes)
+            Arrangement::Stacked => {
+                let mut row = piece * lanes;
+                let mut part = 0;
+                while row >= readers[part].part.rows {
+                    row -= readers[part].part.rows;
+                    part += 1;
+                }
+                (part, row)
+            }
+        };
+        bytes.extend_from_slice(readers[part].rows(row, lanes)?);
+    }
+    Ok(bytes)
 }
 
 /// Reads rows of a tensor in order, a chunk ahead.

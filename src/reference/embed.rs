@@ -7,8 +7,8 @@ use crate::kernels::embed::Params;
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let [quads, words, steps, y] = dispatch.bindings[..] else { panic!("embed has four bindings") };
-    let layout = planes::layout(dispatch, "embed", params.row_count, params.units, params.blocks);
-    let width = layout.row_len as usize;
+    let packing = planes::packing(dispatch, "embed", params.row_count, params.units, params.blocks);
+    let width = packing.layout.row_len as usize;
     let positions = dispatch.spec[3] == 1;
     let mut values = vec![0.0; width];
     memory.update(y, |memory, y| {
@@ -20,7 +20,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
             }
             let out = &mut y[token * params.y_stride as usize * 4..][..width];
             let (quads, words) = (memory.bytes_of(quads), memory.bytes_of(words));
-            layout.unpack_row(quads, words, row.into(), &mut values);
+            packing.unpack_row(quads, words, row.into(), &mut values);
             for (out, value) in out.iter_mut().zip(&values) {
                 let value = params.factor * value;
                 *out = if positions { *out + value } else { value };

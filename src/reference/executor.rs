@@ -55,6 +55,7 @@ impl ReferenceExecutor {
             shared_bytes_max: 1 << 16,
             storage_16bit: true,
             buffer_pointers: false,
+            uniform_loads: false,
             unified_memory: true,
             timestamp_period_ns: 0.0,
             workarounds: Workarounds::default(),

@@ -5,21 +5,19 @@ use std::thread;
 use super::glu::{gelu, silu};
 use super::{Memory, planes};
 use crate::gpu::{BufferSlice, Dispatch};
-use crate::kernels::matmul::{Epilogue, Params};
-use crate::tensor::layout::Layout;
+use crate::kernels::matmul::{Epilogue, Operands, Params};
+use crate::tensor::Packing;
 
 /// Below this many products a second thread costs more than it saves.
 const PRODUCTS_PER_THREAD: u64 = 1 << 20;
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    let Operands { quads, words, x, y, gain, bias } = Operands::of(dispatch);
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [quads, words, x, y, gain, bias] = dispatch.bindings[..] else {
-        panic!("matmul has six bindings")
-    };
-    let layout = layout(dispatch, &params, "matmul");
+    let packing = packing(dispatch, &params);
     let tokens = params.tokens as usize;
     let x = prepare(memory.floats(x), dispatch, &params, memory.floats(gain), 0..tokens);
-    let products = all_products(memory, &layout, quads, words, &x, tokens);
+    let products = all_products(memory, &packing, quads, words, &x, tokens);
     let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());
     memory.update(y, |_, y| {
         for token in 0..tokens {
@@ -31,11 +29,11 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     });
 }
 
-/// Of the rows of W that the kernel named `stem` (before its type) has bound, or of one of them.
-pub(super) fn layout(dispatch: &Dispatch, params: &Params, stem: &str) -> Layout {
+/// Of the rows of W that are bound, or of one expert's of them.
+pub(super) fn packing(dispatch: &Dispatch, params: &Params) -> Packing {
     let glu = is_glu(dispatch.spec[7]);
     let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };
-    planes::layout(dispatch, stem, rows, params.units, params.blocks)
+    planes::packing(dispatch, "matmul", rows, params.units, params.blocks)
 }
 
 fn is_glu(epilogue: u32) -> bool {
@@ -100,12 +98,13 @@ pub(super) fn prepare(
 /// Every row of W times every token: `[rows, tokens]`.
 pub(super) fn all_products(
     memory: &Memory,
-    layout: &Layout,
+    packing: &Packing,
     quads: BufferSlice,
     words: BufferSlice,
     x: &[f32],
     tokens: usize,
 ) -> Vec<f32> {
+    let layout = &packing.layout;
     let (quads, words) = (memory.bytes_of(quads), memory.bytes_of(words));
     let mut products = vec![0.0; layout.rows as usize * tokens];
     let work = layout.rows * layout.row_len * tokens as u64;
@@ -118,7 +117,7 @@ pub(super) fn all_products(
                 let mut weights = vec![0.0; layout.row_len as usize];
                 for (i, out) in out.chunks_mut(tokens).enumerate() {
                     let row = (part * rows_each + i) as u64;
-                    layout.unpack_row(quads, words, row, &mut weights);
+                    packing.unpack_row(quads, words, row, &mut weights);
                     for (out, x) in out.iter_mut().zip(x.chunks_exact(weights.len())) {
                         *out = dot(&weights, x);
                     }

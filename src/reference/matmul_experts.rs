@@ -1,7 +1,7 @@
 //! Twin of `shaders/matmul.comp` with EXPERTS.
 
 use super::Memory;
-use super::matmul::{all_products, layout, prepare, write_row};
+use super::matmul::{all_products, packing, prepare, write_row};
 use crate::gpu::{BufferSlice, Dispatch};
 use crate::kernels::matmul_experts::Params;
 
@@ -10,9 +10,9 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let [quads, words, x, y, gain, routes] = dispatch.bindings[..] else {
         panic!("matmul has six bindings")
     };
-    let layout = layout(dispatch, &params.matmul, "matmul");
+    let packing = packing(dispatch, &params.matmul);
     let part = |slice: BufferSlice, group_bytes: u64, expert: u32| {
-        let bytes = group_bytes * layout.groups();
+        let bytes = group_bytes * packing.groups();
         BufferSlice { offset: slice.offset + u64::from(expert) * bytes, bytes, ..slice }
     };
     for expert in 0..params.expert_count {
@@ -20,12 +20,12 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
         if routes.is_empty() {
             continue;
         }
-        let quads = part(quads, layout.group_quad_bytes(), expert);
-        let words = part(words, layout.group_word_bytes(), expert);
+        let quads = part(quads, packing.group_quad_bytes(), expert);
+        let words = part(words, packing.group_word_bytes(), expert);
         let rows = routes.iter().map(|route| route / params.used as usize);
         let (x, gain) = (memory.floats(x), memory.floats(gain));
         let x = prepare(x, dispatch, &params.matmul, gain, rows);
-        let products = all_products(memory, &layout, quads, words, &x, routes.len());
+        let products = all_products(memory, &packing, quads, words, &x, routes.len());
         memory.update(y, |_, y| {
             for (column, route) in routes.iter().enumerate() {
                 let value = |row: usize| products[row * routes.len() + column];

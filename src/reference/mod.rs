@@ -12,6 +12,7 @@ mod glu;
 mod layer_norm;
 mod matmul;
 mod matmul_experts;
+mod matmul_sliced;
 mod memory;
 mod moe_combine;
 mod moe_lists;
@@ -52,6 +53,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         .find(|stem| name == *stem || name.strip_prefix(stem).is_some_and(|s| s.starts_with('_')));
     match stem {
         Some("matmul") if name.contains("_experts") => matmul_experts::run(dispatch, memory),
+        Some("matmul") if name.contains("_sliced") => matmul_sliced::run(dispatch, memory),
         Some("matmul") => matmul::run(dispatch, memory),
         Some("moe_route") => moe_route::run(dispatch, memory),
         Some("moe_lists") => moe_lists::run(dispatch, memory),

@@ -6,7 +6,10 @@ mod dequant;
 mod dtype;
 mod grids;
 pub mod layout;
+mod packing;
 mod quants;
+pub mod sliced;
 
 pub use dequant::dequantize_row;
 pub use dtype::{DType, UnsupportedType};
+pub use packing::Packing;

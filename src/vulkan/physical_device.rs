@@ -210,10 +210,19 @@ impl Facts {
             shared_bytes_max: limits.max_compute_shared_memory_size,
             storage_16bit: self.features.storage_16bit,
             buffer_pointers: self.features.buffer_address,
+            uniform_loads: self.loads_uniformly(),
             unified_memory: is_unified(&self.memory, device_type),
             timestamp_period_ns: if has_timestamps { limits.timestamp_period } else { 0.0 },
             workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
         }
+    }
+
+    /// Mesa's software driver follows since 26.1 which addresses are uniform (measured: 25.0 does
+    /// not). A GPU has a cache for such loads, but lanes side by side load more at once.
+    fn loads_uniformly(&self) -> bool {
+        let version = self.core.driver_version;
+        let version = (vk::api_version_major(version), vk::api_version_minor(version));
+        self.v12.driver_id == vk::DriverId::MESA_LLVMPIPE && version >= (26, 1)
     }
 
     /// What keeps hob from using the device.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use hob::gpu::{BufferDesc, BufferSlice, BufferUsage, Executor, PreparedId, Recording};
 use hob::kernels::PackedMatrix;
 use hob::kernels::matmul::{self, Epilogue, Matmul};
-use hob::tensor::DType;
 use hob::tensor::layout::Layout;
+use hob::tensor::{DType, Packing};
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 #[path = "../common/blocks.rs"]
@@ -91,13 +91,14 @@ fn prepare(
     let layout = Layout { dtype, rows: total_rows, row_len, lanes: caps.lanes.into() };
     let mut random = random::Random::new(1);
     let rows = blocks::random_rows(&mut random, dtype, total_rows, row_len);
-    let (quad_bytes, word_bytes) = (layout.group_quad_bytes(), layout.group_word_bytes());
-    let mut quads = vec![0; (quad_bytes * layout.groups()) as usize];
-    let mut words = vec![0; (word_bytes * layout.groups()) as usize];
-    let group_bytes = rows.len() / layout.groups() as usize;
+    let packing = Packing::new(layout, caps.slices_weights());
+    let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
+    let mut quads = vec![0; (quad_bytes * packing.groups()) as usize];
+    let mut words = vec![0; (word_bytes * packing.groups()) as usize];
+    let group_bytes = rows.len() / packing.groups() as usize;
     for (group, rows) in rows.chunks_exact(group_bytes).enumerate() {
         let (q, w) = (quad_bytes as usize, word_bytes as usize);
-        layout.pack_group(rows, &mut quads[group * q..][..q], &mut words[group * w..][..w]);
+        packing.pack_group(rows, &mut quads[group * q..][..q], &mut words[group * w..][..w]);
     }
     let quads = buffer(executor, &quads).buffer;
     let words = (!words.is_empty()).then(|| buffer(executor, &words).buffer);
@@ -105,7 +106,7 @@ fn prepare(
     let x = buffer(executor, bytemuck::cast_slice(&x));
     let y = buffer(executor, &vec![0; total_rows as usize * 4]);
     let product = Matmul {
-        weights: &PackedMatrix { layout, quads, words },
+        weights: &PackedMatrix { layout, sliced: packing.sliced, quads, words },
         x,
         x_stride: row_len,
         y,

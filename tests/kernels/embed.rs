@@ -16,7 +16,7 @@ fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, rows: u64,
         let row_len = if dtype.block_len() == 256 { 512 } else { 96 };
         let table = case.matrix(dtype, rows, row_len);
         let caps = if cut {
-            weights::small_bindings(&case.caps, &table.packed.layout)
+            weights::small_bindings(&case.caps, &table.packed.packing())
         } else {
             case.caps.clone()
         };
@@ -44,7 +44,10 @@ fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, rows: u64,
 fn rows_of_every_type_are_looked_up() {
     on_both_variants(|executor, caps| {
         let rows = u64::from(2 * caps.lanes + 3);
-        check(executor, caps, 41, rows, false);
+        for uniform_loads in [false, true] {
+            let caps = Capabilities { uniform_loads, ..caps.clone() };
+            check(executor, &caps, 41, rows, false);
+        }
     });
 }
 
@@ -69,6 +72,9 @@ fn positions_are_looked_up_and_added() {
 fn tables_larger_than_a_binding_are_cut_into_slices() {
     on_both_variants(|executor, caps| {
         let rows = u64::from(100 * caps.lanes - 1);
-        check(executor, caps, 42, rows, true);
+        for uniform_loads in [false, true] {
+            let caps = Capabilities { uniform_loads, ..caps.clone() };
+            check(executor, &caps, 42, rows, true);
+        }
     });
 }

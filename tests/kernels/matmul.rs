@@ -22,22 +22,22 @@ pub(super) const ROW_LEN_K: u64 = 512;
 const SCALE: f32 = 0.75;
 
 #[derive(Clone, Copy, Debug)]
-struct Product {
-    dtype: DType,
-    rows: u64,
-    row_len: u64,
-    tokens: u32,
-    norm: bool,
-    bias: bool,
-    epilogue: Epilogue,
+pub(super) struct Product {
+    pub dtype: DType,
+    pub rows: u64,
+    pub row_len: u64,
+    pub tokens: u32,
+    pub norm: bool,
+    pub bias: bool,
+    pub epilogue: Epilogue,
     /// As chosen for the device where there is none.
-    shape: Option<Shape>,
-    slices: bool,
+    pub shape: Option<Shape>,
+    pub slices: bool,
 }
 
 impl Product {
     /// A plain product whose rows fill neither their last group nor their last tile.
-    fn of(dtype: DType, lanes: u32, tokens: u32) -> Self {
+    pub(super) fn of(dtype: DType, lanes: u32, tokens: u32) -> Self {
         let row_len = if dtype.block_len() == 256 { ROW_LEN_K } else { ROW_LEN_BLOCKS };
         let rows = u64::from(5 * lanes - lanes / 2);
         let (epilogue, shape) = (Epilogue::Store, None);
@@ -55,7 +55,7 @@ impl Product {
     }
 
     /// With a gate, rows come in pairs of whole groups.
-    fn with(self, epilogue: Epilogue, lanes: u32) -> Self {
+    pub(super) fn with(self, epilogue: Epilogue, lanes: u32) -> Self {
         let rows = if epilogue.is_glu() { u64::from(6 * lanes) } else { self.rows };
         Self { epilogue, rows, ..self }
     }
@@ -92,9 +92,8 @@ impl Product {
             scale: if self.epilogue.is_glu() { 1.0 } else { SCALE },
             epilogue: self.epilogue,
         };
-        let layout = &matrix.packed.layout;
         let caps = if self.slices {
-            weights::small_bindings(&case.caps, layout)
+            weights::small_bindings(&case.caps, &matrix.packed.packing())
         } else {
             case.caps.clone()
         };
@@ -102,8 +101,10 @@ impl Product {
             let slices = matrix.packed.row_slices(&caps, matmul::GROUP_MULTIPLE);
             assert!(slices.len() > 1, "{self:?} is to be cut");
         }
-        let shape = self.shape.unwrap_or_else(|| Shape::choose(&caps, layout, self.tokens));
-        matmul::record_shaped(&mut case.recording, &caps, &product, shape);
+        match self.shape {
+            Some(shape) => matmul::record_shaped(&mut case.recording, &caps, &product, shape),
+            None => matmul::record(&mut case.recording, &caps, &product),
+        }
         let sum = matrix.row_sum * if self.norm { NORM_MAX } else { 1.0 };
         let tolerance = TOLERANCE * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
         case.expect(format!("{self:?}"), product.y, Kind::F32, rows * tokens, tolerance);
@@ -125,7 +126,12 @@ pub(super) fn on_all_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     });
 }
 
-fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, products: &[Product]) {
+pub(super) fn check(
+    executor: &mut dyn Executor,
+    caps: &Capabilities,
+    seed: u64,
+    products: &[Product],
+) {
     let mut case = Case::new(caps, seed);
     products.iter().for_each(|product| product.add(&mut case));
     case.check(executor);
@@ -281,6 +287,7 @@ fn matrices_larger_than_a_binding_are_cut_into_slices() {
 fn a_token_has_one_result_whatever_else_is_in_the_batch() {
     const TOKENS: usize = 9;
     on_both_variants(|executor, caps| {
+        let caps = &Capabilities { uniform_loads: false, ..caps.clone() };
         for (dtype, split) in [(DType::Q4_1, 1), (DType::Q6_K, 1), (DType::Q8_0, 4)] {
             let mut case = Case::new(caps, 7);
             let (rows, row_len) = (u64::from(3 * case.caps.lanes), 512);

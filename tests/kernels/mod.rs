@@ -9,6 +9,7 @@ mod glu;
 mod layer_norm;
 mod matmul;
 mod matmul_experts;
+mod matmul_sliced;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;

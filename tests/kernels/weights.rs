@@ -3,7 +3,7 @@
 use hob::gpu::Capabilities;
 use hob::kernels::{PackedExperts, PackedMatrix, matmul};
 use hob::tensor::layout::Layout;
-use hob::tensor::{DType, dequantize_row};
+use hob::tensor::{DType, Packing, dequantize_row};
 
 use super::{Case, GARBAGE};
 use crate::blocks::random_rows;
@@ -17,7 +17,7 @@ pub(super) struct Matrix {
 
 /// The planes of random rows.
 struct Planes {
-    layout: Layout,
+    packing: Packing,
     quads: Vec<u8>,
     words: Vec<u8>,
     row_sum: f32,
@@ -26,10 +26,11 @@ struct Planes {
 impl Case {
     /// A random matrix; the rows that fill up its last group are garbage.
     pub(super) fn matrix(&mut self, dtype: DType, rows: u64, row_len: u64) -> Matrix {
-        let planes = self.planes(dtype, rows, row_len);
+        let planes = self.planes(dtype, rows, row_len, self.caps.slices_weights());
         let quads = self.plane(planes.quads);
         let words = (!planes.words.is_empty()).then(|| self.plane(planes.words));
-        let packed = PackedMatrix { layout: planes.layout, quads, words };
+        let Packing { layout, sliced } = planes.packing;
+        let packed = PackedMatrix { layout, sliced, quads, words };
         Matrix { packed, row_sum: planes.row_sum }
     }
 
@@ -41,20 +42,22 @@ impl Case {
         rows: u64,
         row_len: u64,
     ) -> (PackedExperts, f32) {
-        let mut all = self.planes(dtype, rows, row_len);
+        let mut all = self.planes(dtype, rows, row_len, false);
         for _ in 1..experts {
-            let next = self.planes(dtype, rows, row_len);
+            let next = self.planes(dtype, rows, row_len, false);
             all.quads.extend(next.quads);
             all.words.extend(next.words);
             all.row_sum = all.row_sum.max(next.row_sum);
         }
         let quads = self.plane(all.quads);
         let words = (!all.words.is_empty()).then(|| self.plane(all.words));
-        (PackedExperts { layout: all.layout, experts, quads, words }, all.row_sum)
+        (PackedExperts { layout: all.packing.layout, experts, quads, words }, all.row_sum)
     }
 
-    fn planes(&mut self, dtype: DType, rows: u64, row_len: u64) -> Planes {
+    fn planes(&mut self, dtype: DType, rows: u64, row_len: u64, sliced: bool) -> Planes {
         let layout = Layout { dtype, rows, row_len, lanes: self.caps.lanes.into() };
+        let packing = Packing::new(layout, sliced);
+        let group_rows = packing.group_rows() as usize;
         let mut bytes = random_rows(&mut self.random, dtype, rows, row_len);
         let row_bytes = dtype.row_bytes(row_len).unwrap() as usize;
         let mut values = vec![0.0; row_len as usize];
@@ -65,23 +68,23 @@ impl Case {
                 values.iter().map(|v| v.abs()).sum()
             })
             .fold(0.0, f32::max);
-        bytes.resize((layout.groups() * layout.lanes) as usize * row_bytes, GARBAGE);
-        let (quad_bytes, word_bytes) = (layout.group_quad_bytes(), layout.group_word_bytes());
-        let mut quads = vec![0; (layout.groups() * quad_bytes) as usize];
-        let mut words = vec![0; (layout.groups() * word_bytes) as usize];
-        for (group, rows) in bytes.chunks_exact(row_bytes * layout.lanes as usize).enumerate() {
+        bytes.resize(packing.groups() as usize * group_rows * row_bytes, GARBAGE);
+        let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
+        let mut quads = vec![0; (packing.groups() * quad_bytes) as usize];
+        let mut words = vec![0; (packing.groups() * word_bytes) as usize];
+        for (group, rows) in bytes.chunks_exact(row_bytes * group_rows).enumerate() {
             let (q, w) = (quad_bytes as usize, word_bytes as usize);
-            layout.pack_group(rows, &mut quads[group * q..][..q], &mut words[group * w..][..w]);
+            packing.pack_group(rows, &mut quads[group * q..][..q], &mut words[group * w..][..w]);
         }
-        Planes { layout, quads, words, row_sum }
+        Planes { packing, quads, words, row_sum }
     }
 }
 
 /// Capabilities whose bindings are so small that a matrix falls into several slices.
-pub(super) fn small_bindings(caps: &Capabilities, layout: &Layout) -> Capabilities {
-    let bytes = layout.group_quad_bytes().max(layout.group_word_bytes());
+pub(super) fn small_bindings(caps: &Capabilities, packing: &Packing) -> Capabilities {
+    let bytes = packing.group_quad_bytes().max(packing.group_word_bytes());
     let mut caps = Capabilities { storage_range_max: bytes, ..caps.clone() };
-    while !PackedMatrix::is_bindable(layout, &caps, matmul::GROUP_MULTIPLE) {
+    while !PackedMatrix::is_bindable(packing, &caps, matmul::GROUP_MULTIPLE) {
         caps.storage_range_max *= 2;
     }
     caps

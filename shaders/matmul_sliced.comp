@@ -1,0 +1,242 @@
+// matmul_sliced: y[t, m] = epilogue(norm[t] * sum_k W[m, k] * x[t, k] * g[k]) for sliced weights W.
+//
+// For devices whose loads of one address by all lanes cost one load: software drivers with vector
+// registers. One lane owns R rows of W and TOKENS columns; a tile of R groups of eight rows is one
+// stream of memory. No lane ever adds up another lane's products, and every sum has one order
+// whatever TOKENS is: sums over a block's eight vec4 of x are trees over their numbers.
+//
+// Dispatch   (token tiles, tiles of R groups of rows, 1); local size (LANES, 1, 1)
+// Binding 0  quads     readonly  W (include/sliced.glsl)
+// Binding 1  x         readonly  f32 [tokens, x_stride]
+// Binding 2  gain      readonly  f32 [K], with NORM
+// Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
+// Binding 4  bias      readonly  f32 [rows], with BIAS
+// Needs      LANES = 8; buffer addresses; subgroup broadcast and shuffle
+// Numerics   f32; within 1e-5 of the twin relative to sum |w x|
+//
+// Types Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K
+// Variant matmul_sliced_TYPE: SUBGROUPS=1
+#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+layout(constant_id = 3) const uint R = 4;      // groups of a tile, a fact of the layout
+layout(constant_id = 4) const uint TOKENS = 1; // columns of a tile
+layout(constant_id = 5) const uint NORM = 0;   // 1: RMS-normalise x and multiply by gain
+layout(constant_id = 6) const uint BIAS = 0;   // 1: add bias
+layout(constant_id = 7) const uint EPILOGUE = 0;
+
+const uint EPILOGUE_RESIDUAL = 1; // y += y_scale * v
+const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) * up
+const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
+const uint EPILOGUE_GELU = 4;     // y = gelu(v), the tanh form
+const uint EPILOGUE_SOFT_CAP = 5; // y = y_scale * tanh(v / y_scale)
+
+layout(push_constant) uniform Params {
+    uvec2 quad_address;
+    uvec2 x_address;
+    uvec2 gain_address;
+    uint units;    // units in a row of W
+    uint rows;     // rows of y to write
+    uint groups;   // groups of LANES rows; fill up the last tile
+    uint tokens;   // rows of x
+    uint x_stride; // in vec4
+    uint y_stride; // in floats
+    uint y_offset; // in floats
+    uint blocks;   // blocks of 32 in a row of W
+    float epsilon; // with NORM
+    float y_scale;
+};
+layout(std430, binding = 0) readonly buffer Quads { uvec4 bound_quads[]; };
+layout(std430, binding = 1) readonly buffer X { vec4 bound_x[]; };
+layout(std430, binding = 2) readonly buffer Gain { vec4 bound_gain[]; };
+layout(std430, binding = 3) buffer Y { float y[]; };
+layout(std430, binding = 4) readonly buffer Bias { float bias[]; };
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane {
+    uvec4 at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordPlane {
+    uint at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { vec4 at[]; };
+
+#define ROWS_Y 1
+#define LANE_SLOTS 1
+#include "lanes.glsl"
+#include "activation.glsl"
+
+// Drivers load push constants where they are named, and check each: hoisted by hand.
+uvec2 quad_base;
+#define quads_at(i) QuadPlane(quad_base).at[i]
+#define words_at(i) WordPlane(quad_base).at[i]
+#include "sliced.glsl"
+
+// From here on lanes load x together and hand it round; fewer columns load it themselves.
+const bool WIDE = TOKENS >= 4;
+
+float add_up(float v[8]) {
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+float squares_of(vec4 v) {
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
+void main() {
+    const uint lane = gl_LocalInvocationID.x;
+    const uint token_first = gl_WorkGroupID.x * TOKENS;
+    const uint tile = gl_WorkGroupID.y;
+    quad_base = quad_address;
+    const uvec2 x_base = x_address;
+    const uvec2 gain_base = gain_address;
+    const uint block_count = blocks;
+    const uint unit_count = units;
+    const Slice slice = slice_of(lane);
+
+    uint x_at[TOKENS];
+    float squares[TOKENS];
+    float sums[R][TOKENS];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        x_at[t] = min(token_first + t, tokens - 1) * x_stride;
+        squares[t] = 0.0;
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            sums[r][t] = 0.0;
+        }
+    }
+
+    for (uint unit = 0; unit < unit_count; unit++) {
+        uint unit_at[R];
+        vec2 head[R];
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            unit_at[r] = ((tile * unit_count + unit) * R + r) * UNIT_QUADS;
+            if (SUPERBLOCK) {
+                head[r] = unit_head(slice, unit_at[r]);
+            }
+        }
+        for (uint sub = 0; sub < BLOCKS_PER_UNIT; sub++) {
+            const uint block_at = (unit * BLOCKS_PER_UNIT + sub) * 8;
+            vec4 wide[TOKENS];
+            float x_sum[TOKENS][SCALES];
+            float products[R][TOKENS][SCALES];
+            float x_parts[TOKENS][8];
+            float square_parts[TOKENS][8];
+            if (WIDE) {
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    vec4 v = Rows(x_base).at[x_at[t] + block_at + lane];
+                    if (NORM == 1) {
+                        squares[t] += lanes_sum(squares_of(v), 8);
+                        v *= Rows(gain_base).at[block_at + lane];
+                    }
+                    wide[t] = v;
+                    const float part = lanes_sum((v.x + v.y) + (v.z + v.w), SCALES == 2 ? 4 : 8);
+                    [[unroll]] for (uint p = 0; p < SCALES; p++) {
+                        x_sum[t][p] = SCALES == 2 ? subgroupBroadcast(part, 4 * p) : part;
+                    }
+                }
+            }
+            [[unroll]] for (uint at = 0; at < 8; at++) {
+                const uint part = at * SCALES / 8;
+                const bool first = at * SCALES % 8 == 0;
+                vec4 u[R];
+                [[unroll]] for (uint r = 0; r < R; r++) {
+                    u[r] = weights_at(slice, unit_at[r], sub, at);
+                }
+                vec4 gain = vec4(1.0);
+                if (NORM == 1 && !WIDE) {
+                    gain = Rows(gain_base).at[block_at + at];
+                }
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    vec4 v;
+                    if (WIDE) {
+                        v = subgroupBroadcast(wide[t], at);
+                    } else {
+                        v = Rows(x_base).at[x_at[t] + block_at + at];
+                        if (NORM == 1) {
+                            square_parts[t][at] = squares_of(v);
+                            v *= gain;
+                        }
+                        x_parts[t][at] = (v.x + v.y) + (v.z + v.w);
+                    }
+                    [[unroll]] for (uint r = 0; r < R; r++) {
+                        const vec4 w = u[r];
+                        const float p = (w.x * v.x + w.y * v.y) + (w.z * v.z + w.w * v.w);
+                        products[r][t][part] = first ? p : products[r][t][part] + p;
+                    }
+                }
+            }
+            if (!WIDE) {
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    if (NORM == 1) {
+                        squares[t] += add_up(square_parts[t]);
+                    }
+                    if (SCALES == 1) {
+                        x_sum[t][0] = add_up(x_parts[t]);
+                    } else {
+                        [[unroll]] for (uint p = 0; p < SCALES; p++) {
+                            x_sum[t][p] = (x_parts[t][4 * p] + x_parts[t][4 * p + 1])
+                                + (x_parts[t][4 * p + 2] + x_parts[t][4 * p + 3]);
+                        }
+                    }
+                }
+            }
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                if (!SUPERBLOCK) {
+                    head[r] = unit_head(slice, unit_at[r]);
+                }
+                [[unroll]] for (int p = 0; p < SCALES; p++) {
+                    const vec2 scale = block_scale(slice, head[r], unit_at[r], sub, p);
+                    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                        sums[r][t] += scale.x * products[r][t][p] + scale.y * x_sum[t][p];
+                    }
+                }
+            }
+        }
+    }
+
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        if (token_first + t >= tokens) {
+            break;
+        }
+        const float factor =
+            NORM == 1 ? inversesqrt(squares[t] / float(block_count * 32) + epsilon) : 1.0;
+        const uint y_row = (token_first + t) * y_stride + y_offset;
+        if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
+            [[unroll]] for (uint r = 0; r < R; r += 2) {
+                const uint row = (tile * R + r) / 2 * LANES + lane;
+                if (row < rows) {
+                    const float gate = sums[r][t] * factor;
+                    const float up = sums[r + 1][t] * factor;
+                    y[y_row + row] = (EPILOGUE == EPILOGUE_SWIGLU ? silu(gate) : gelu(gate)) * up;
+                }
+            }
+        } else {
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                const uint row = (tile * R + r) * LANES + lane;
+                if (row < rows) {
+                    float v = sums[r][t] * factor;
+                    if (BIAS == 1) {
+                        v += bias[row];
+                    }
+                    if (EPILOGUE == EPILOGUE_GELU) {
+                        v = gelu(v);
+                    } else if (EPILOGUE == EPILOGUE_SOFT_CAP) {
+                        v = soft_cap(v, y_scale);
+                    } else {
+                        v *= y_scale;
+                    }
+                    if (EPILOGUE == EPILOGUE_RESIDUAL) {
+                        v += y[y_row + row];
+                    }
+                    y[y_row + row] = v;
+                }
+            }
+        }
+    }
+}

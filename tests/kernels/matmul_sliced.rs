@@ -1,0 +1,130 @@
+//! `shaders/matmul_sliced.comp`.
+
+use hob::gpu::{Capabilities, Executor};
+use hob::kernels::matmul::{self, Epilogue, Matmul};
+use hob::tensor::{DType, sliced};
+
+use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
+use super::{Case, Kind, on_both_variants};
+
+fn types() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| sliced::unit(*dtype).is_some())
+}
+
+/// Runs `body` where the kernel can run: in lanes of eight, with addresses of buffers. Whether its
+/// loads are fast there is another matter.
+fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
+    on_both_variants(|executor, caps| {
+        let caps = Capabilities { uniform_loads: true, ..caps.clone() };
+        if caps.slices_weights() {
+            body(executor, &caps);
+        } else {
+            println!("this variant of the device slices no weights");
+        }
+    });
+}
+
+#[test]
+fn sliced_products_of_every_type_equal_the_twins() {
+    where_it_runs(|executor, caps| {
+        let mut products = Vec::new();
+        for dtype in types() {
+            let [one, two, some] = [1, 2, 17].map(|tokens| Product::of(dtype, 8, tokens));
+            let row_len = if dtype.block_len() == 256 { 256 } else { 32 };
+            products.extend([
+                Product { norm: true, ..one.with(Epilogue::SwiGlu, 8) },
+                two.with(Epilogue::Residual, 8),
+                Product { norm: true, tokens: 2, ..one },
+                Product { bias: true, norm: true, row_len, ..some },
+                Product { bias: true, norm: true, tokens: 3, ..some },
+            ]);
+        }
+        check(executor, caps, 1, &products);
+    });
+}
+
+#[test]
+fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
+    where_it_runs(|executor, caps| {
+        let epilogues = [
+            Epilogue::Store,
+            Epilogue::Residual,
+            Epilogue::SwiGlu,
+            Epilogue::GeGlu,
+            Epilogue::Gelu,
+            Epilogue::SoftCap,
+        ];
+        let mut products = Vec::new();
+        for epilogue in epilogues {
+            for tokens in [1, 2, 3, 4, 5] {
+                for norm in [false, true] {
+                    let product = Product::of(DType::Q5_1, 8, tokens).with(epilogue, 8);
+                    let bias = !epilogue.is_glu() && norm;
+                    products.push(Product { norm, bias, ..product });
+                }
+            }
+        }
+        check(executor, caps, 2, &products);
+    });
+}
+
+#[test]
+fn sliced_matrices_larger_than_a_binding_are_cut() {
+    where_it_runs(|executor, caps| {
+        let mut products = Vec::new();
+        for dtype in [DType::Q5_1, DType::Q6_K] {
+            let product = Product { rows: 304, slices: true, ..Product::of(dtype, 8, 2) };
+            products.push(Product { rows: 301, bias: true, ..product });
+            products.push(Product { epilogue: Epilogue::GeGlu, ..product });
+        }
+        check(executor, caps, 3, &products);
+    });
+}
+
+#[test]
+fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
+    const TOKENS: u64 = 9;
+    const ROWS: u64 = 56;
+    where_it_runs(|executor, caps| {
+        for dtype in types() {
+            let mut case = Case::new(caps, 7);
+            let row_len = 512;
+            let matrix = case.matrix(dtype, ROWS, row_len);
+            let x = case.floats((TOKENS * row_len) as usize);
+            let gain = case.floats(row_len as usize);
+            let parts = [(0, 9), (0, 1), (4, 1), (8, 1), (3, 2)];
+            for (first, tokens) in parts {
+                let mut from = x;
+                from.offset += first * row_len * 4;
+                from.bytes -= first * row_len * 4;
+                let y = case.garbage((ROWS * tokens) as usize);
+                let product = Matmul {
+                    weights: &matrix.packed,
+                    x: from,
+                    x_stride: row_len,
+                    y,
+                    y_stride: ROWS,
+                    y_offset: 0,
+                    tokens: tokens as u32,
+                    norm: Some((gain, 1e-5)),
+                    bias: None,
+                    scale: 1.0,
+                    epilogue: Epilogue::Store,
+                };
+                matmul::record(&mut case.recording, &case.caps, &product);
+                let tolerance = TOLERANCE * NORM_MAX * matrix.row_sum;
+                let name = format!("{dtype} from {first}");
+                case.expect(name, y, Kind::F32, (ROWS * tokens) as usize, tolerance);
+            }
+            let found = case.check(executor);
+            for (output, (first, tokens)) in parts.into_iter().enumerate().skip(1) {
+                let whole = &found[0][(first * ROWS) as usize..][..(tokens * ROWS) as usize];
+                assert_eq!(
+                    &found[output][..whole.len()],
+                    whole,
+                    "{dtype}: {tokens} tokens from {first} on"
+                );
+            }
+        }
+    });
+}
