@@ -111,9 +111,11 @@ impl Product {
     }
 }
 
-/// Runs `body` on both variants, and once more without pointers where the device has them.
+/// Runs `body` on both variants with interleaved weights, and once more without pointers where the
+/// device has them.
 pub(super) fn on_all_variants(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     on_both_variants(|executor, caps| {
+        let caps = &Capabilities { uniform_loads: false, ..caps.clone() };
         if compiles_slowly(caps) {
             println!("left out on this driver");
             return;
