@@ -60,7 +60,12 @@ pub(super) fn record(caps: &Capabilities) -> Recording {
         products(&mut recording, caps, dtype);
         experts(&mut recording, caps, dtype);
         let layout = layout(caps, dtype, 512, 1024);
-        let table = PackedMatrix { layout, quads: BufferHandle(0), words: Some(BufferHandle(1)) };
+        let table = PackedMatrix {
+            layout,
+            sliced: false,
+            quads: BufferHandle(0),
+            words: Some(BufferHandle(1)),
+        };
         embed::record(&mut recording, caps, &table, slice(2), slice(3), 1, 1.0);
     }
     for heads in HEADS {
@@ -85,7 +90,12 @@ fn layout(caps: &Capabilities, dtype: DType, columns: u64, rows: u64) -> Layout 
 fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
     for (columns, rows, norm, epilogue) in PRODUCTS {
         let layout = layout(caps, dtype, columns, rows);
-        let weights = PackedMatrix { layout, quads: BufferHandle(0), words: Some(BufferHandle(1)) };
+        let weights = PackedMatrix {
+            layout,
+            sliced: false,
+            quads: BufferHandle(0),
+            words: Some(BufferHandle(1)),
+        };
         for tokens in TOKENS {
             let matmul = Matmul {
                 weights: &weights,
