@@ -13,8 +13,9 @@ use common::{Driven, Sizes};
 /// As on the reference executor: llama.cpp's own f32 arithmetic, with GELU looked up in f16.
 const TOLERANCE: f32 = 0.01;
 
-/// Models that have every feature between them; the others choose among the same.
-const CHOSEN: [&str; 5] = ["gemma2", "gpt2", "stablelm-12b", "olmo3", "granite"];
+/// Models with most features between them; kernels have tests of their own, and slow drivers take
+/// ten seconds to compile a model's.
+const CHOSEN: [&str; 3] = ["gemma2", "gpt2", "olmo3"];
 
 #[test]
 fn tiny_models_give_the_logits_of_llama_cpp() {

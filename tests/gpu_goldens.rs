@@ -37,9 +37,13 @@ fn small_models_give_the_logits_of_llama_cpp() {
     };
     for name in SMALL_MODELS {
         let path = shared.join("tiny").join(format!("{name}.gguf"));
-        // Rounding keys and values concerns attention alone: the types of weights share it.
-        let halves: &[bool] =
-            if name.contains("-Q") || name.contains("-BF") { &[false] } else { &[false, true] };
+        // Rounding keys and values concerns attention alone: types of weights and of rotation share
+        // it.
+        let halves: &[bool] = if ["-Q", "-BF", "-longrope"].iter().any(|part| name.contains(part)) {
+            &[false]
+        } else {
+            &[false, true]
+        };
         for half in halves.iter().copied() {
             let worst = check(&path, half, false, 2);
             println!("{name} f16 KV {half}: worst {worst:.4}");

@@ -64,6 +64,20 @@ pub enum ModelLoadError {
         /// The file's architecture.
         architecture: String,
     },
+    /// A context past the model's last position, or the last that hob can compute.
+    #[error(
+        "{path}: a context of {context_tokens} tokens is too long: the model has {context_max} \
+         positions; set context_tokens",
+        path = .path.display()
+    )]
+    Context {
+        /// The file.
+        path: PathBuf,
+        /// The context that was asked for.
+        context_tokens: usize,
+        /// The longest.
+        context_max: u32,
+    },
     /// More than the device can take.
     #[error(
         "{path}: the model needs {needed} on the device ({weights} of weights, {kv} of KV cache \

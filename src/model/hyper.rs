@@ -3,6 +3,7 @@
 use super::experts::Mixture;
 use super::keys::{Keys, WIDTH_MAX};
 use super::{ModelLoadError, RopeSpec};
+use crate::gguf::{Array, Value};
 
 /// How rows are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub struct HyperParams {
     pub neox: bool,
     /// Context it was trained for, in tokens.
     pub context_trained: u32,
+    /// Positions past which hob cannot compute it, where there are such.
+    pub context_max: Option<u32>,
     /// Kind of all norms of the stream.
     pub norm: NormKind,
     /// Epsilon of all norms.
@@ -166,6 +169,7 @@ impl HyperParams {
             rope_dim,
             neox: false,
             context_trained,
+            context_max: None,
             norm,
             epsilon,
             norms_before: true,
@@ -220,7 +224,22 @@ impl HyperParams {
 }
 
 /// Layers from one without a window to the next: the key's number, or `usual` where there is none.
-pub(super) fn read_window_period(keys: &Keys<'_>, usual: u32) -> Result<usize, ModelLoadError> {
+///
+/// Some files list for each layer whether it has a window: as usual, or they are refused.
+pub(super) fn read_window_period(
+    keys: &Keys<'_>,
+    layers: usize,
+    usual: u32,
+) -> Result<usize, ModelLoadError> {
     let key = "attention.sliding_window_pattern";
-    Ok(keys.opt_count(key, LAYERS_MAX)?.unwrap_or(usual) as usize)
+    let period = usual as usize;
+    let Some(Value::Array(Array::Bool(listed))) = keys.metadata().get(&keys.name(key)) else {
+        return Ok(keys.opt_count(key, LAYERS_MAX)?.unwrap_or(usual) as usize);
+    };
+    let as_usual = |(index, windowed): (usize, &bool)| *windowed == (index % period < period - 1);
+    if listed.len() != layers || !listed.iter().enumerate().all(as_usual) {
+        let wanted = format!("a window in each of the {layers} layers but every {usual}th");
+        return Err(keys.refuse(key, &wanted, format!("{listed:?}")));
+    }
+    Ok(period)
 }

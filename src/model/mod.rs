@@ -120,19 +120,20 @@ impl Model {
     }
 }
 
-/// Refuses a context of more positions than have learned embeddings.
+/// Refuses a context of more positions than the model has, or than hob can compute.
 fn check_positions(
     file: &GgufFile,
     hyper: &HyperParams,
     context_tokens: usize,
 ) -> Result<(), ModelLoadError> {
-    if !hyper.learned_positions || context_tokens <= hyper.context_trained as usize {
-        return Ok(());
+    match hyper.context_max {
+        Some(context_max) if context_tokens > context_max as usize => {
+            Err(ModelLoadError::Context {
+                path: file.path().to_owned(),
+                context_tokens,
+                context_max,
+            })
+        }
+        _ => Ok(()),
     }
-    Err(ModelLoadError::Value {
-        path: file.path().to_owned(),
-        key: format!("{}.context_length", hyper.architecture),
-        wanted: format!("the {context_tokens} positions of context_tokens, since they are learned"),
-        found: hyper.context_trained.to_string(),
-    })
 }

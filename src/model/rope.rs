@@ -82,11 +82,9 @@ impl RopeSpec {
             "linear" => Ok(spec),
             "longrope" => Ok(Self { factors: RopeFactors::ByContext(original_context), ..spec }),
             "yarn" => {
-                let fast = keys.opt_positive("rope.scaling.yarn_beta_fast", false)?;
-                let slow = keys.opt_positive("rope.scaling.yarn_beta_slow", false)?;
-                let (fast, slow) = (fast.unwrap_or(32.0), slow.unwrap_or(1.0));
-                // The paper's temperature of the softmax, half of it on either side.
-                let magnitude = magnitude * (1.0 + 0.1 * factor.max(1.0).ln());
+                // The paper's turns: llama.cpp reads others for one architecture alone.
+                let (fast, slow) = (32.0, 1.0);
+                let magnitude = magnitude * yarn_magnitude(factor, 1.0);
                 let yarn = Some(Yarn { original_context, fast, slow });
                 Ok(Self { magnitude, yarn, ..spec })
             }
@@ -119,6 +117,11 @@ impl Yarn {
         };
         (pair_of(self.fast).floor().max(0.0), pair_of(self.slow).ceil().min(dims - 1.0))
     }
+}
+
+/// The paper's temperature of the softmax for a scaling factor, half of it on either side.
+pub(super) fn yarn_magnitude(factor: f32, multiplier: f32) -> f32 {
+    1.0 + 0.1 * multiplier * factor.max(1.0).ln()
 }
 
 /// Reads the factors that the sets of frequencies ask for, checks them, and leaves none of their

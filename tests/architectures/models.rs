@@ -41,6 +41,28 @@ pub const MODELS: &[Tiny] = &[
         maker.key("rope.scaling.attn_factor", 0.7_f32);
         maker.key("rope.freq_base", 1000.0_f32);
     }),
+    Tiny {
+        architecture: "mistral3",
+        context: 128,
+        ..like_llama("mistral3", |maker| {
+            maker.key("rope.scaling.type", "yarn");
+            maker.key("rope.scaling.factor", 16.0_f32);
+            maker.key("rope.scaling.original_context_length", 128_u32);
+            maker.key("rope.scaling.yarn_beta_fast", 8.0_f32);
+            maker.key("rope.scaling.yarn_beta_slow", 2.0_f32);
+            maker.key("rope.scaling.yarn_log_multiplier", 1.0_f32);
+            maker.key("attention.temperature_scale", 0.1_f32);
+        })
+    },
+    Tiny {
+        architecture: "mistral3",
+        ..like_llama("mistral3-magnitude", |maker| {
+            maker.key("rope.scaling.type", "yarn");
+            maker.key("rope.scaling.factor", 16.0_f32);
+            maker.key("rope.scaling.original_context_length", 128_u32);
+            maker.key("rope.scaling.yarn_log_multiplier", 0.5_f32);
+        })
+    },
     like_llama("llama-none", |maker| {
         maker.key("rope.scaling.type", "none");
         maker.key("rope.scaling.factor", 4.0_f32);

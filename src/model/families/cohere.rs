@@ -48,6 +48,7 @@ fn command_r(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadEr
 fn cohere2(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     let window = keys.count("attention.sliding_window", u32::MAX)?;
     hyper.layers.iter_mut().for_each(|layer| layer.rope = None);
-    hyper.window_layers(read_window_period(keys, 4)?, window, 0);
+    let period = read_window_period(keys, hyper.layers.len(), 4)?;
+    hyper.window_layers(period, window, 0);
     common(keys, hyper)
 }

@@ -66,7 +66,8 @@ fn gemma2(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError
     let local = RopeSpec { base: base.unwrap_or(hyper.ropes[0].base), ..hyper.ropes[0] };
     hyper.ropes.push(local);
     let window = keys.opt_count("attention.sliding_window", u32::MAX)?.unwrap_or(4096);
-    hyper.window_layers(read_window_period(keys, 2)?, window, 1);
+    let period = read_window_period(keys, hyper.layers.len(), 2)?;
+    hyper.window_layers(period, window, 1);
     Ok(())
 }
 
@@ -86,6 +87,7 @@ fn gemma3(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError
     let Some(window) = keys.opt_window()? else { return Ok(()) };
     let local = keys.opt_positive("rope.freq_base_swa", false)?.unwrap_or(10_000.0);
     hyper.ropes.push(RopeSpec::plain(local));
-    hyper.window_layers(read_window_period(keys, 6)?, window, 1);
+    let period = read_window_period(keys, hyper.layers.len(), 6)?;
+    hyper.window_layers(period, window, 1);
     Ok(())
 }

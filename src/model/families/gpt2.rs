@@ -12,6 +12,7 @@ pub(super) const GPT2: Family = Family {
     read: |_, hyper| {
         hyper.mlp = Mlp::Gelu;
         hyper.learned_positions = true;
+        hyper.context_max = Some(hyper.context_trained);
         hyper.layers.iter_mut().for_each(|layer| layer.rope = None);
         Ok(())
     },

@@ -66,8 +66,9 @@ impl Family {
 }
 
 /// The supported architectures.
-pub const FAMILIES: [Family; 27] = [
+pub const FAMILIES: [Family; 28] = [
     llama::LLAMA,
+    llama::MISTRAL3,
     qwen::QWEN2,
     qwen::QWEN3,
     qwen::QWEN2MOE,

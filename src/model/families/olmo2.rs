@@ -24,7 +24,8 @@ fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> 
     if let Some(window) = keys.opt_window()? {
         // Layers with a window see no long distances: their frequencies are never scaled.
         hyper.ropes.push(RopeSpec::plain(hyper.ropes[0].base));
-        hyper.window_layers(read_window_period(keys, 4)?, window, 1);
+        let period = read_window_period(keys, hyper.layers.len(), 4)?;
+        hyper.window_layers(period, window, 1);
     }
     Ok(())
 }

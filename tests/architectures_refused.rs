@@ -1,0 +1,115 @@
+//! Files that would load and answer nonsense are refused in one line.
+
+mod architectures;
+mod common;
+#[path = "common/random.rs"]
+mod random;
+
+use std::path::Path;
+
+use architectures::{MODELS, Tiny};
+use hob::gguf::GgufFile;
+use hob::model::{FAMILIES, Limits, Model};
+use hob::reference::ReferenceExecutor;
+
+fn model(name: &str) -> Tiny {
+    *MODELS.iter().find(|tiny| tiny.name == name).expect("a model of that name")
+}
+
+/// What is said of a file that must be refused.
+fn refusal(bytes: Vec<u8>, context_tokens: usize) -> String {
+    let limits = Limits { tokens_max: 8, logit_rows_max: 1, context_tokens, kv_bytes: 0 };
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
+    let mut executor = ReferenceExecutor::with_lanes(8);
+    let error = Model::load(&mut executor, &file, limits, &mut |_, _| {}).expect_err("a refusal");
+    error.to_string()
+}
+
+/// The file with the first `name` made another of the same length.
+fn renamed(tiny: &Tiny, name: &str, to: &str) -> Vec<u8> {
+    assert_eq!(name.len(), to.len());
+    let mut bytes = tiny.build();
+    let at = bytes.windows(name.len()).position(|found| found == name.as_bytes());
+    bytes[at.expect("the file has it")..][..name.len()].copy_from_slice(to.as_bytes());
+    bytes
+}
+
+#[test]
+fn unknown_architectures_are_named_beside_those_that_hob_knows() {
+    for name in ["mamba", "deepseek2", "gemma3n", "mpt"] {
+        let message = refusal(Tiny { architecture: name, ..Tiny::LLAMA }.build(), 64);
+        assert!(message.contains(&format!("architecture {name:?} is not supported")), "{message}");
+        for family in FAMILIES {
+            assert!(message.contains(family.architecture), "{message}");
+        }
+        assert!(!message.contains('\n'));
+    }
+}
+
+#[test]
+fn scaling_that_hob_does_not_know_is_refused() {
+    let of_kind = |metadata| refusal(Tiny { metadata, ..Tiny::LLAMA }.build(), 64);
+    let message = of_kind(|maker| maker.key("rope.scaling.type", "dynamic"));
+    assert!(message.contains("llama.rope.scaling.type"), "{message}");
+    assert!(message.contains("dynamic"), "{message}");
+    // Without factors of its own, an architecture has no use for the kind.
+    let metadata = |maker: &mut architectures::Maker| maker.key("rope.scaling.type", "longrope");
+    let message = refusal(Tiny { metadata, ..model("internlm2") }.build(), 64);
+    assert!(message.contains("longrope"), "{message}");
+}
+
+#[test]
+fn tensors_that_an_architecture_cannot_do_without_are_missed() {
+    for (name, tensor) in [
+        ("gemma2", "blk.1.post_ffw_norm.weight"),
+        ("phi2", "output.bias"),
+        ("phi2", "blk.1.ffn_up.bias"),
+        ("gpt2", "position_embd.weight"),
+        ("gpt2", "blk.1.attn_qkv.bias"),
+        ("gptneox", "blk.0.ffn_norm.bias"),
+        ("falcon-40b", "blk.1.attn_norm_2.weight"),
+        ("stablelm", "output.weight"),
+        ("stablelm", "blk.1.ffn_norm.weight"),
+        ("stablelm-12b", "blk.1.attn_k_norm.weight"),
+        ("olmo3", "blk.2.attn_q_norm.weight"),
+        ("command-r-plus", "blk.0.attn_q_norm.weight"),
+        ("glm4", "blk.1.post_attention_norm.weight"),
+        ("internlm2", "output.weight"),
+    ] {
+        let broken = format!("x{}", &tensor[1..]);
+        let message = refusal(renamed(&model(name), tensor, &broken), 64);
+        assert!(message.contains(&format!("tensor {tensor}: wanted")), "{name}: {message}");
+    }
+}
+
+#[test]
+fn tensors_that_an_architecture_has_no_use_for_are_refused() {
+    for (name, tensor, other) in [
+        ("llama-joined-biases", "blk.0.attn_output.bias", "blk.0.attn_output.what"),
+        ("exaone", "rope_freqs.weight", "rope_freq_.weight"),
+    ] {
+        let message = refusal(renamed(&model(name), tensor, other), 64);
+        assert!(message.contains(other), "{name}: {message}");
+    }
+}
+
+#[test]
+fn contexts_past_the_last_position_are_refused() {
+    let message = refusal(model("gpt2").build(), 257);
+    assert!(message.contains("257") && message.contains("256 positions"), "{message}");
+    let message = refusal(model("mistral3").build(), 129);
+    assert!(message.contains("128 positions"), "{message}");
+}
+
+#[test]
+fn patterns_of_windows_that_are_not_as_usual_are_refused() {
+    let metadata = |maker: &mut architectures::Maker| {
+        maker.key("logit_scale", 1.0_f32);
+        maker.key("attention.sliding_window", 8_u32);
+        let listed = vec![true, false, true, false, true];
+        let array = hob::gguf::Value::Array(hob::gguf::Array::Bool(listed));
+        maker.key("attention.sliding_window_pattern", array);
+    };
+    let message = refusal(Tiny { metadata, ..model("cohere2") }.build(), 64);
+    assert!(message.contains("cohere2.attention.sliding_window_pattern"), "{message}");
+}
