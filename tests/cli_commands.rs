@@ -43,13 +43,19 @@ fn sessions_are_listed_and_closed() {
     let daemon = daemon();
     let output = daemon.hob(&["sessions"]).output().unwrap();
     insta::assert_snapshot!(stdout(&output), @"
-    SESSION  NAME   CACHED  CONTEXT  STATE
-          7  notes     123     2048  idle for 61 seconds
-         12  -           0      512  busy
+    SESSION  NAME   TOKENS  CONTEXT  CACHE  STATE
+          7  notes     123     2048  host   idle for 61 seconds
+         12  -           0      512  -      busy
     ");
     let output = daemon.hob(&["sessions", "--json"]).output().unwrap();
     let sessions: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(sessions[1]["session"], 12);
+
+    let fork = ["sessions", "fork", "notes", "--as", "draft", "--at", "20"];
+    let output = daemon.hob(&fork).output().unwrap();
+    assert_eq!(stderr(&output), "hob: created session 13 with 20 tokens\n");
+    let asked = json!({"session": "notes", "name": "draft", "at": 20});
+    assert_eq!(daemon.asked("session.fork"), [asked]);
 
     assert!(daemon.hob(&["sessions", "close", "notes"]).status().unwrap().success());
     assert!(daemon.hob(&["sessions", "close", "12"]).status().unwrap().success());

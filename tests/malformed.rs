@@ -162,6 +162,8 @@ fn generate(opened: Opened) -> Result<EngineEvent, Failure> {
         logprobs: None,
         prompt_logprobs: None,
         stream: false,
+        priority: None,
+        deadline: None,
         cancel: CancelFlag::default(),
     };
     engine.commands.try_send(EngineCommand::Generate { request: Box::new(request), events })?;

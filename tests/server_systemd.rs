@@ -43,6 +43,7 @@ impl Drop for Running {
 }
 
 #[tokio::test]
+#[allow(clippy::await_holding_lock)] // what it holds up is another thread, on purpose
 async fn a_stopped_engine_makes_the_watchdog_miss() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let [model, _] = tiny::write(folder.path());

@@ -233,6 +233,8 @@ fn engine_options(config: &Config) -> EngineOptions {
         sessions_max: config.sessions_max as usize,
         requests_queued_max: config.requests_queued_max as usize,
         prefill_tokens_max: config.prefill_tokens_max as usize,
+        inter_token: Duration::from_millis(config.inter_token_ms.into()),
+        host_cache_bytes: u64::from(config.host_cache_mib) << 20,
         ..EngineOptions::default()
     }
 }

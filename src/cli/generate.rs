@@ -6,7 +6,7 @@ use super::interrupt::Interrupts;
 use super::output::Output;
 use super::{CliError, output};
 use crate::protocol::{
-    ErrorCode, FinishReason, GenerateParams, GenerateResult, SessionCreateParams,
+    ErrorCode, FinishReason, GenerateParams, GenerateResult, Priority, SessionCreateParams,
     SessionCreateResult, StopTexts, method,
 };
 
@@ -22,13 +22,15 @@ pub(crate) fn params(sampling: &SamplingOptions) -> GenerateParams {
         repeat_penalty: sampling.repeat_penalty,
         seed: sampling.seed,
         stop,
+        // Somebody waits for it.
+        priority: Some(Priority::Interactive),
         ..GenerateParams::default()
     }
 }
 
 /// Creates a session of this name unless it is there.
 pub(crate) fn ensure_session(client: &mut Client, name: &str) -> Result<(), CliError> {
-    let params = SessionCreateParams { name: Some(name.to_owned()), context_tokens: None };
+    let params = SessionCreateParams { name: Some(name.to_owned()), ..Default::default() };
     let created: Result<SessionCreateResult, ClientError> =
         client.call(method::SESSION_CREATE, &params);
     match created {
@@ -118,6 +120,7 @@ fn duration_and_rate(tokens: u32, ms: f64) -> String {
 pub(crate) fn note_early_end(result: &GenerateResult) {
     match result.finish_reason {
         FinishReason::Cancelled => output::note(&"cancelled"),
+        FinishReason::Deadline => output::note(&"out of time"),
         FinishReason::Length => output::note(&format_args!(
             "stopped after {} tokens; --max-tokens sets the limit, the context's end is one too",
             result.usage.completion_tokens
@@ -145,6 +148,7 @@ mod tests {
                 decode_ms: 2000.0,
                 ..Timings::default()
             },
+            shifted: None,
             logprobs: None,
             prompt_logprobs: None,
         };

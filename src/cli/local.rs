@@ -198,7 +198,7 @@ impl LocalModel for RunnerModel {
             let context_tokens = self.context_tokens();
             let (kv, executor) = self.opened.runner.kv_mut();
             let mut lease = kv.lease()?;
-            kv.grow(executor, &mut lease, context_tokens)??;
+            kv.grow(executor, &mut lease, 0, context_tokens)??;
             self.lease = Some(lease);
         }
         Ok(())

@@ -1,37 +1,81 @@
-//! `hob sessions`: lists the caller's sessions, closes one.
+//! `hob sessions`: lists the caller's sessions, and does what can be done with one.
 
 use super::args::{GlobalOptions, SessionsAction, SessionsOptions};
+use super::client::Client;
 use super::output::{self, Output};
 use super::table::{Align, Table};
 use super::{CliError, daemon, exit, status};
 use crate::protocol::{
-    NoParams, SessionCloseParams, SessionCloseResult, SessionListResult, SessionRef, method,
+    CachePlace, NoParams, SessionCloseResult, SessionCreateParams, SessionCreateResult,
+    SessionEntry, SessionForkParams, SessionListResult, SessionParams, SessionRef,
+    SessionTruncateParams, method,
 };
 
 pub(crate) fn run(global: &GlobalOptions, options: &SessionsOptions) -> Result<u8, CliError> {
+    let mut client = daemon::connect(global)?.client;
     match &options.action {
-        None => list(global, options.json),
-        Some(SessionsAction::Close { session }) => close(global, session),
+        None => list(&mut client, options.json)?,
+        Some(action) => act(&mut client, action)?,
     }
+    Ok(exit::DONE)
 }
 
-fn list(global: &GlobalOptions, json: bool) -> Result<u8, CliError> {
-    let mut client = daemon::connect(global)?.client;
+fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
+    match action {
+        SessionsAction::Create { name, context_tokens, priority, ttl } => {
+            let params = SessionCreateParams {
+                name: Some(name.clone()),
+                context_tokens: *context_tokens,
+                priority: *priority,
+                ttl: *ttl,
+            };
+            let made: SessionCreateResult = client.call(method::SESSION_CREATE, &params)?;
+            output::note(&format_args!("created session {}", made.session));
+        }
+        SessionsAction::Info { session } => {
+            let params = SessionParams { session: find(client, session)? };
+            let entry: SessionEntry = client.call(method::SESSION_INFO, &params)?;
+            Output::stdout().json(&entry)?;
+        }
+        SessionsAction::Fork { session, name, at } => {
+            let session = find(client, session)?;
+            let params = SessionForkParams { session, name: name.clone(), at: *at };
+            let made: SessionEntry = client.call(method::SESSION_FORK, &params)?;
+            let (number, tokens) = (made.session, made.tokens);
+            output::note(&format_args!("created session {number} with {tokens} tokens"));
+        }
+        SessionsAction::Truncate { session, tokens } => {
+            let session = find(client, session)?;
+            let params = SessionTruncateParams { session, tokens: *tokens };
+            let left: SessionEntry = client.call(method::SESSION_TRUNCATE, &params)?;
+            let (number, tokens) = (left.session, left.tokens);
+            output::note(&format_args!("session {number} has {tokens} tokens"));
+        }
+        SessionsAction::Close { session } => {
+            let params = SessionParams { session: find(client, session)? };
+            let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;
+            output::note(&format_args!("closed session {}", closed.session));
+        }
+    }
+    Ok(())
+}
+
+fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
     let list: SessionListResult = client.call(method::SESSION_LIST, &NoParams {})?;
     let mut output = Output::stdout();
     if json {
-        output.json(&list.sessions)?;
-        return Ok(exit::DONE);
+        return output.json(&list.sessions);
     }
     if list.sessions.is_empty() {
         output::note(&"you have no sessions");
-        return Ok(exit::DONE);
+        return Ok(());
     }
     let mut table = Table::new(&[
         ("SESSION", Align::Right),
         ("NAME", Align::Left),
-        ("CACHED", Align::Right),
+        ("TOKENS", Align::Right),
         ("CONTEXT", Align::Right),
+        ("CACHE", Align::Left),
         ("STATE", Align::Left),
     ]);
     for session in list.sessions {
@@ -39,26 +83,30 @@ fn list(global: &GlobalOptions, json: bool) -> Result<u8, CliError> {
         table.row(vec![
             session.session.to_string(),
             session.name.clone().unwrap_or_else(|| "-".into()),
-            session.cached_tokens.to_string(),
+            session.tokens.to_string(),
             session.context_tokens.to_string(),
+            place(session.cache).into(),
             if session.busy { "busy".into() } else { idle() },
         ]);
     }
-    table.write(&mut output)?;
-    Ok(exit::DONE)
+    table.write(&mut output)
 }
 
-/// Closes by name; a name that is a number and names no session is taken as a session's number.
-fn close(global: &GlobalOptions, name: &str) -> Result<u8, CliError> {
-    let mut client = daemon::connect(global)?.client;
+fn place(place: CachePlace) -> &'static str {
+    match place {
+        CachePlace::Device => "device",
+        CachePlace::Host => "host",
+        CachePlace::Disk => "disk",
+        CachePlace::None => "-",
+    }
+}
+
+/// The session of a name; a name that is a number and names no session is a session's number.
+fn find(client: &mut Client, name: &str) -> Result<SessionRef, CliError> {
     let list: SessionListResult = client.call(method::SESSION_LIST, &NoParams {})?;
     let named = list.sessions.iter().any(|session| session.name.as_deref() == Some(name));
-    let session = match name.parse() {
+    Ok(match name.parse() {
         Ok(number) if !named => SessionRef::Number(number),
         _ => SessionRef::Name(name.to_owned()),
-    };
-    let params = SessionCloseParams { session };
-    let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;
-    output::note(&format_args!("closed session {}", closed.session));
-    Ok(exit::DONE)
+    })
 }

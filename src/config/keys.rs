@@ -21,7 +21,7 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 19] = [
+pub(super) const KEYS: [Key; 21] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("device", "an index, name or UUID in quotes"),
@@ -76,6 +76,16 @@ pub(super) const KEYS: [Key; 19] = [
         name: "prefill_tokens_max",
         wanted: "an integer from 1 to 8192",
         out_of_range: |c| outside(c.prefill_tokens_max, 1, 8192),
+    },
+    Key {
+        name: "inter_token_ms",
+        wanted: "an integer from 1 to 10000",
+        out_of_range: |c| outside(c.inter_token_ms, 1, 10_000),
+    },
+    Key {
+        name: "host_cache_mib",
+        wanted: "an integer from 0 to 1048576",
+        out_of_range: |c| outside(c.host_cache_mib, 0, 1 << 20),
     },
     any("cache_dir", "a path in quotes"),
     any("log_level", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),

@@ -103,6 +103,10 @@ pub struct Config {
     pub write_timeout_ms: u32,
     /// Most prompt tokens in one step of the engine.
     pub prefill_tokens_max: u32,
+    /// What a step should take while somebody decodes, in milliseconds.
+    pub inter_token_ms: u32,
+    /// Host memory for caches that leave the device's, in MiB; 0: none.
+    pub host_cache_mib: u32,
     /// Folder of the pipeline cache; empty: [`Places::cache_dir`].
     pub cache_dir: PathBuf,
     /// How much the log tells.
@@ -131,6 +135,8 @@ impl Default for Config {
             outgoing_bytes_max: 8 * 1024 * 1024,
             write_timeout_ms: 30_000,
             prefill_tokens_max: 512,
+            inter_token_ms: 100,
+            host_cache_mib: 1024,
             cache_dir: PathBuf::new(),
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,

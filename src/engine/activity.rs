@@ -46,6 +46,8 @@ pub struct Finished {
     pub length: u64,
     /// Cancelled.
     pub cancelled: u64,
+    /// Out of time.
+    pub deadline: u64,
     /// Failed.
     pub error: u64,
 }
@@ -70,7 +72,7 @@ pub struct Activity {
     pub batch_requests: Histogram,
     /// Tokens in each step.
     pub batch_tokens: Histogram,
-    /// Caches given up for other sessions.
+    /// Caches that left the device's memory for others'.
     pub evictions: u64,
     /// How generations ended.
     pub finished: Finished,
@@ -111,6 +113,7 @@ impl Activity {
             FinishReason::Stop => &mut self.finished.stop,
             FinishReason::Length => &mut self.finished.length,
             FinishReason::Cancelled => &mut self.finished.cancelled,
+            FinishReason::Deadline => &mut self.finished.deadline,
             FinishReason::Error => &mut self.finished.error,
         };
         *count += 1;

@@ -1,12 +1,17 @@
-//! Who runs next: what a request needs is checked on arrival, and leased before it runs.
+//! Who runs next: what a request needs is checked on arrival; it runs once there is a place in the
+//! batch, and room for its prompt.
 
-use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use super::request::Generation;
+use super::room::Asker;
 use super::types::{AdmitError, FinishReason, GenerateRequest};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
-use crate::session::SessionId;
+use crate::scheduler::{Claim, Placement, Priority, place};
+
+/// Who has waited this long for memory, and is next, is let in before anybody else.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// Most tokens that the request may generate, or why it cannot be served.
@@ -20,7 +25,7 @@ impl Worker {
             if session.busy {
                 return Err(AdmitError::SessionBusy(id.0));
             }
-            context_tokens = session.context_tokens;
+            context_tokens = session.traits.context_tokens;
         }
         let waiting = self.waiting.len();
         if waiting >= self.requests_queued_max {
@@ -45,97 +50,109 @@ impl Worker {
         Ok(room.min(pool - prompt_tokens).min(request.tokens_max as usize))
     }
 
-    /// Leases pages for waiting requests, oldest first, while there is room.
+    /// Lets waiting requests run, in the order of fairness, while there are places and pages.
     pub(super) fn admit(&mut self) -> Result<(), DeviceError> {
-        self.drop_cancelled();
-        while self.running.len() < self.running_max {
-            let Some(mut generation) = self.waiting.pop_front() else { break };
-            // All that it may ever need: once running, a request never waits for pages.
-            let needed = generation.request.tokens.len() + generation.tokens_max;
-            let leased = self.lease_pages(generation.session, needed);
-            if leased.is_err() {
-                self.waiting.push_front(generation);
-                return leased.map(|_| ());
-            }
-            if !leased? {
-                if self.running.is_empty() {
-                    let free_tokens = self.runner.kv().tokens_free();
-                    self.settle(generation.session, None);
-                    generation.refuse(AdmitError::KvFull { wanted_tokens: needed, free_tokens });
+        self.drop_given_up();
+        let now = Instant::now();
+        // Requests as urgent as one that has to wait for memory, or less, wait behind it.
+        let mut blocked: Option<Priority> = None;
+        let mut first = true;
+        while let Some(number) = self.next_waiting(blocked) {
+            let generation = self.waiting(number);
+            let (claim, arrived) = (generation.claim(), generation.arrived());
+            let running: Vec<Claim> = self.running.iter().map(Generation::claim).collect();
+            let placement = place(&self.fair, &claim, &running, self.running_max);
+            let victim = match placement {
+                Placement::Free => None,
+                Placement::InsteadOf(at) => Some(running[at].request),
+                Placement::None => {
+                    blocked = Some(claim.priority);
+                    first = false;
                     continue;
                 }
-                self.waiting.push_front(generation);
+            };
+            if self.enter(number)? {
+                if let Some(victim) = victim
+                    && self.running.iter().any(|g| g.number == victim)
+                {
+                    self.pause(victim);
+                }
+                let generation = self.take_waiting(number);
+                self.running.push(generation);
+            } else if self.running.is_empty() {
+                let generation = self.take_waiting(number);
+                let wanted = generation.history().len() + 1;
+                let error = self.kv_full(wanted);
+                self.refuse(generation, error);
+            } else if first && now.duration_since(arrived) > MEMORY_PATIENCE {
                 break;
+            } else {
+                blocked = Some(claim.priority);
             }
-            self.reuse_prefix(&mut generation);
-            self.running.push_back(generation);
+            first = false;
         }
         Ok(())
     }
 
-    fn drop_cancelled(&mut self) {
-        for waiting in [true, false] {
-            let queue = if waiting { &mut self.waiting } else { &mut self.running };
-            let (gone, kept): (VecDeque<_>, VecDeque<_>) =
-                std::mem::take(queue).into_iter().partition(Generation::is_cancelled);
-            *queue = kept;
-            for generation in gone {
-                self.end(generation, FinishReason::Cancelled, None);
-            }
-        }
+    /// The waiting request that is next, of those more urgent than `blocked`.
+    fn next_waiting(&self, blocked: Option<Priority>) -> Option<u64> {
+        let free = |g: &&Generation| blocked.is_none_or(|blocked| g.priority < blocked);
+        let claims: Vec<Claim> = self.waiting.iter().filter(free).map(Generation::claim).collect();
+        let order = self.fair.order(&claims);
+        order.first().map(|at| claims[*at].request)
     }
 
-    /// Makes the session's lease hold `needed` positions, at the cost of other sessions' caches.
-    fn lease_pages(&mut self, id: SessionId, needed: usize) -> Result<bool, DeviceError> {
-        loop {
-            let (kv, executor) = self.runner.kv_mut();
-            let session = self.sessions.get_mut(id);
-            if session.lease.is_none() {
-                session.lease = kv.lease().ok();
-            }
-            if let Some(lease) = &mut session.lease
-                && kv.grow(executor, lease, needed)?.is_ok()
-            {
-                return Ok(true);
-            }
-            let Some(victim) = self.cache_to_give_up() else { return Ok(false) };
-            let session = self.sessions.get_mut(victim);
-            session.tokens.clear();
-            let lease = session.lease.take().expect("sessions to give up have pages");
-            tracing::debug!(session = victim.0, "giving up the cache of a session at rest");
-            self.totals.activity.evictions += 1;
-            self.runner.kv_mut().0.release(lease);
-        }
+    fn waiting(&self, number: u64) -> &Generation {
+        self.waiting.iter().find(|g| g.number == number).expect("it waits")
     }
 
-    /// The session longest idle; where nothing runs that would give pages back, else the one whose
-    /// request waits at the end of the queue.
-    fn cache_to_give_up(&self) -> Option<SessionId> {
-        if let Some(idle) = self.sessions.longest_idle() {
-            return Some(idle);
-        }
-        if !self.running.is_empty() {
-            return None;
-        }
-        let mut waiting = self.waiting.iter().rev().map(|generation| generation.session);
-        waiting.find(|id| self.sessions.has_pages(*id))
+    fn take_waiting(&mut self, number: u64) -> Generation {
+        let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
+        self.waiting.remove(at).expect("found there")
     }
 
-    /// Keeps what the cache holds of the prompt; at least one token is computed if anything is
-    /// wanted of it.
-    fn reuse_prefix(&mut self, generation: &mut Generation) {
-        let session = self.sessions.get_mut(generation.session);
-        let prompt = &generation.request.tokens;
-        let mut keep = session.common_prefix(prompt);
-        if generation.request.prompt_logprobs.is_some() {
-            keep = 0; // logits are not kept
-        } else if generation.tokens_max > 0 {
-            keep = keep.min(prompt.len() - 1);
+    /// Makes room for a request's prompt and its next token, and brings its session's cache back.
+    fn enter(&mut self, number: u64) -> Result<bool, DeviceError> {
+        let generation = self.waiting(number);
+        let (id, known) = (generation.session, generation.history().len());
+        let asker = Asker::Waiting(generation.priority);
+        let keep = self.prefix_to_keep(generation);
+        let wanted = self.pages_missing(id, keep, known);
+        if !self.free_pages(wanted, asker, id)? || !self.bring_back(id, keep, asker)? {
+            return Ok(false);
         }
-        session.tokens.truncate(keep);
-        if !generation.has_started() {
-            generation.cached = keep;
+        let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
+        let generation = &mut self.waiting[at];
+        if generation.cached.is_none() {
+            generation.cached = Some(keep);
             self.totals.cached_tokens += keep as u64;
+        }
+        Ok(true)
+    }
+
+    /// How much the cache holds of what is known; at least one token is computed if anything is
+    /// wanted of it.
+    fn prefix_to_keep(&self, generation: &Generation) -> usize {
+        let known = generation.history();
+        let keep = self.sessions.get(generation.session).common_prefix(known);
+        if generation.request.prompt_logprobs.is_some() && !generation.has_started() {
+            return 0; // logits are not kept
+        }
+        if generation.tokens_max > 0 { keep.min(known.len() - 1) } else { keep }
+    }
+
+    fn drop_given_up(&mut self) {
+        let now = Instant::now();
+        let all = self.running.iter().chain(&self.waiting);
+        let gone: Vec<(u64, FinishReason)> =
+            all.filter_map(|g| g.given_up(now).map(|reason| (g.number, reason))).collect();
+        for (number, reason) in gone {
+            let running = self.running.iter().position(|g| g.number == number);
+            let generation = match running {
+                Some(at) => self.running.remove(at),
+                None => self.take_waiting(number),
+            };
+            self.end(generation, reason, None);
         }
     }
 }

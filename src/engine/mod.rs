@@ -10,7 +10,10 @@ mod open;
 mod placed;
 mod recovery;
 mod request;
+mod room;
 mod runner;
+mod sessions;
+mod steps;
 mod types;
 mod worker;
 
@@ -23,6 +26,7 @@ pub use runner::Runner;
 pub use types::*;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,10 +40,20 @@ pub enum EngineCommand {
     CreateSession {
         /// Caller.
         owner: Owner,
-        /// Name, unique among the owner's.
-        name: Option<String>,
-        /// Context; `None` takes the model's default.
-        context_tokens: Option<u32>,
+        /// What it is to be.
+        options: SessionOptions,
+        /// Answer.
+        reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
+    },
+    /// Does something with one of the owner's sessions; the answer is of the session that came of
+    /// it.
+    OnSession {
+        /// Caller.
+        owner: Owner,
+        /// Which.
+        session: SessionId,
+        /// What.
+        action: SessionAction,
         /// Answer.
         reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
     },
@@ -67,6 +81,8 @@ pub enum EngineCommand {
         /// Unbounded, because the engine must not wait; bounded in fact by `tokens_max`.
         events: mpsc::UnboundedSender<EngineEvent>,
     },
+    /// Time has passed: closes sessions that were idle for too long.
+    Tick,
     /// Reports the state.
     Status {
         /// Answer.
@@ -112,10 +128,22 @@ pub fn start(
         heartbeat: heartbeat.clone(),
     };
     let worker = worker::Worker::new(opened, options, heartbeat);
+    let clock = handle.commands.downgrade();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;
+    std::thread::Builder::new().name("clock".into()).spawn(move || {
+        // Ends with the last handle.
+        while let Some(commands) = clock.upgrade() {
+            let _ = commands.try_send(EngineCommand::Tick); // a full channel is no idle engine
+            drop(commands);
+            std::thread::sleep(TICK);
+        }
+    })?;
     Ok((handle, thread))
 }
+
+/// How often an engine looks at the time while it has nothing to do.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Commands that may wait in the channel; the engine empties it between steps.
 const COMMANDS_MAX: usize = 256;

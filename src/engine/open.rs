@@ -50,6 +50,10 @@ pub struct EngineOptions {
     /// How long to wait where a lost device does not open again: a driver that is just being reset
     /// refuses for a moment.
     pub reopen_pause: Duration,
+    /// What a step should take while somebody decodes: the time between two tokens.
+    pub inter_token: Duration,
+    /// Bytes of the host's memory for caches that leave the device's.
+    pub host_cache_bytes: u64,
 }
 
 impl Default for EngineOptions {
@@ -62,6 +66,8 @@ impl Default for EngineOptions {
             requests_queued_max: 64,
             prefill_tokens_max: 512,
             reopen_pause: Duration::from_secs(1),
+            inter_token: Duration::from_millis(100),
+            host_cache_bytes: 1 << 30,
         }
     }
 }

@@ -120,12 +120,10 @@ impl Worker {
         let started = Instant::now();
         // The pages went with the device: what they held is computed again when it is needed.
         for id in self.sessions.ids() {
-            let session = self.sessions.get_mut(id);
-            session.lease = None;
-            session.tokens.clear();
+            self.sessions.get_mut(id).lease = None;
         }
         // They are admitted again, in their order, before those that wait already.
-        while let Some(generation) = self.running.pop_back() {
+        while let Some(generation) = self.running.pop() {
             self.waiting.push_front(generation);
         }
         let heartbeat = self.heartbeat.clone();

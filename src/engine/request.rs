@@ -8,17 +8,21 @@ use super::types::{
     EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
 };
 use crate::sampler::{Sampler, SamplingError, log_softmax_top};
+use crate::scheduler::{Claim, Priority};
 use crate::session::SessionId;
 use crate::tokenizer::{StopMatcher, StreamDecoder, Tokenizer};
 
 /// A request that is running or waiting to.
 pub(super) struct Generation {
     pub request: GenerateRequest,
+    /// In the order of arrival.
+    pub number: u64,
     pub session: SessionId,
+    pub priority: Priority,
     /// Most tokens to generate, by the request and the context.
     pub tokens_max: usize,
-    /// Prompt tokens found in the cache.
-    pub cached: usize,
+    /// Prompt tokens found in the cache, once it has run.
+    pub cached: Option<usize>,
     /// Its logits were no numbers once, and the device was opened again for that.
     pub retried: bool,
     events: UnboundedSender<EngineEvent>,
@@ -43,7 +47,7 @@ pub(super) struct Generation {
 impl Generation {
     pub(super) fn new(
         request: GenerateRequest,
-        session: SessionId,
+        (number, session, priority): (u64, SessionId, Priority),
         tokens_max: usize,
         vocab_size: usize,
         events: UnboundedSender<EngineEvent>,
@@ -53,9 +57,11 @@ impl Generation {
             stops: StopMatcher::new(&request.stop),
             history: request.tokens.clone(),
             request,
+            number,
             session,
+            priority,
             tokens_max,
-            cached: 0,
+            cached: None,
             retried: false,
             events,
             generated: Vec::new(),
@@ -78,12 +84,32 @@ impl Generation {
         &self.history
     }
 
-    /// Whether the caller has given up or gone away.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.request.cancel.is_raised() || self.events.is_closed()
+    /// Why the request is not to go on, if so: its caller has given up or gone away, or its time
+    /// is over.
+    pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
+        if self.request.cancel.is_raised() || self.events.is_closed() {
+            return Some(FinishReason::Cancelled);
+        }
+        let over = self.request.deadline.is_some_and(|deadline| now >= deadline);
+        over.then_some(FinishReason::Deadline)
     }
 
-    /// Whether it was part of a step already: then it waits again because its device was lost.
+    /// Who asks, for the scheduler.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            request: self.number,
+            uid: self.request.owner.uid,
+            session: self.session.0,
+            priority: self.priority,
+        }
+    }
+
+    /// When it arrived.
+    pub(super) fn arrived(&self) -> Instant {
+        self.arrived
+    }
+
+    /// Whether it was part of a step already.
     pub(super) fn has_started(&self) -> bool {
         self.started.is_some()
     }
@@ -107,7 +133,7 @@ impl Generation {
         at: usize,
         logits: &[f32],
     ) -> Result<(), SamplingError> {
-        // After a loss the prompt is evaluated again, and what was taken is there already.
+        // After a pause or a loss, tokens are computed again, and what was taken is there already.
         if let Some(count) = self.request.prompt_logprobs
             && self.prompt_logprobs.len() == at
             && let Some(next) = self.request.tokens.get(at + 1)
@@ -194,7 +220,7 @@ impl Generation {
 
     /// Ends the generation and tells its caller.
     pub(super) fn finish(mut self, finish_reason: FinishReason, error: Option<String>) {
-        if matches!(finish_reason, FinishReason::Cancelled | FinishReason::Error) {
+        if !matches!(finish_reason, FinishReason::Stop | FinishReason::Length) {
             self.flush();
         }
         let now = Instant::now();
@@ -209,7 +235,7 @@ impl Generation {
             finish_reason,
             error,
             prompt_tokens: self.request.tokens.len() as u32,
-            cached_tokens: self.cached as u32,
+            cached_tokens: self.cached.unwrap_or(0) as u32,
             logprobs: self.request.logprobs.map(|_| self.logprobs),
             prompt_logprobs: self.request.prompt_logprobs.map(|_| self.prompt_logprobs),
             timings: Timings {

@@ -111,7 +111,7 @@ impl Runner {
     /// If sessions have taken every page: it is for the start.
     pub fn try_out(&mut self) -> Result<(), DeviceError> {
         let mut lease = self.kv.lease().expect("nobody has a lease yet");
-        let grown = self.kv.grow(&mut *self.executor, &mut lease, 1)?;
+        let grown = self.kv.grow(&mut *self.executor, &mut lease, 0, 1)?;
         grown.expect("nobody has a page yet");
         let span = TokenSpan { table: lease.table(), position: 0, tokens: vec![0], logits: 1 };
         let evaluated = self.step(&Batch { spans: vec![span] });

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -9,7 +10,8 @@ use super::activity::{Activity, KvPages};
 use crate::sampler::SamplingError;
 
 pub use crate::sampler::{SamplingParams, TokenLogprob};
-pub use crate::session::{Owner, SessionId};
+pub use crate::scheduler::Priority;
+pub use crate::session::{CachePlace, Owner, SessionId};
 
 /// A checked generation request: its prompt is already tokens.
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub struct GenerateRequest {
     pub prompt_logprobs: Option<u32>,
     /// Send [`EngineEvent::Token`] as tokens come.
     pub stream: bool,
+    /// How urgent it is; without it, as its session.
+    pub priority: Option<Priority>,
+    /// When it ends whatever it has; looked at between steps.
+    pub deadline: Option<Instant>,
     /// Raised by whoever gives up on the request; looked at between steps.
     pub cancel: CancelFlag,
 }
@@ -62,6 +68,8 @@ pub enum FinishReason {
     Length,
     /// Cancelled by its caller.
     Cancelled,
+    /// Its time was over.
+    Deadline,
     /// The engine failed; the result holds what was generated before.
     Error,
 }
@@ -168,6 +176,14 @@ pub enum AdmitError {
         /// Tokens free.
         free_tokens: usize,
     },
+    /// A position that a session does not have.
+    #[error("token {wanted} of a session that has {tokens}")]
+    NoSuchPosition {
+        /// The position.
+        wanted: usize,
+        /// Tokens of the session.
+        tokens: usize,
+    },
     /// A token that the vocabulary lacks.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
@@ -187,6 +203,38 @@ pub enum AdmitError {
     ShuttingDown,
 }
 
+/// What its owner says about a new session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Name, unique among the owner's.
+    pub name: Option<String>,
+    /// Context; `None` takes the model's default.
+    pub context_tokens: Option<u32>,
+    /// Of requests on it that name no other.
+    pub priority: Priority,
+    /// It is closed once it has been idle for this long.
+    pub ttl: Option<Duration>,
+}
+
+/// What can be done with a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionAction {
+    /// Nothing.
+    Info,
+    /// A new session that begins with this one's tokens and shares their cache.
+    Fork {
+        /// Name of the new one.
+        name: Option<String>,
+        /// How many tokens; all of them without it.
+        at: Option<u32>,
+    },
+    /// Forgets what is behind the first tokens.
+    Truncate {
+        /// How many stay.
+        tokens: u32,
+    },
+}
+
 /// One session, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
@@ -196,8 +244,16 @@ pub struct SessionInfo {
     pub name: Option<String>,
     /// Context, in tokens.
     pub context_tokens: u32,
-    /// Tokens in its cache.
+    /// Tokens it has, from its prompts and what was generated.
+    pub tokens: u32,
+    /// Of these, in its cache.
     pub cached_tokens: u32,
+    /// Where its cache is.
+    pub place: CachePlace,
+    /// Of requests on it that name no other.
+    pub priority: Priority,
+    /// Seconds of idleness after which it is closed.
+    pub ttl_seconds: Option<u64>,
     /// A request is running on it.
     pub busy: bool,
     /// Seconds since it was last used.
@@ -223,6 +279,10 @@ pub struct EngineStatus {
     pub kv_tokens_max: u64,
     /// Of these, leased.
     pub kv_tokens_used: u64,
+    /// Requests that had to wait again since start, for others or for memory.
+    pub preemptions: u64,
+    /// Bytes of caches in the host's memory.
+    pub host_cache_bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Bytes the device may give.

@@ -1,29 +1,33 @@
 //! The KV cache: a pool of pages on the device, leased to sessions.
 //!
-//! A page holds [`PageLayout::TOKENS`] positions of every layer and has one owner, the [`KvLease`]
-//! that holds it; leases can be moved, not copied. A page given back is zeroed on the device before
-//! it can be leased again, so no session ever reads what another left. Attention reads through the
-//! lease's own row of the block tables.
+//! A page holds [`PageLayout::TOKENS`](crate::kernels::PageLayout::TOKENS) positions of every layer
+//! and has one owner, the [`KvLease`] that holds it; leases can be moved, not copied. Only a fork
+//! shares its pages, with the lease it was made from: whoever of the two writes first gets a copy.
+//! A page given back by its last owner is zeroed on the device before it can be leased again, so no
+//! session ever reads what another left. Attention reads through the lease's own row of the block
+//! tables.
+
+mod config;
+mod pool;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub use config::KvConfig;
+pub use pool::PageId;
+
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::gpu::{
-    BufferDesc, BufferHandle, BufferSlice, BufferUsage, Capabilities, DeviceError, Executor,
-    Recording,
+    BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Executor, Recording,
 };
 use crate::kernels::PageLayout;
+use pool::PagePool;
 
-/// A page's number in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PageId(u32);
-
-impl PageId {
-    /// The number, as block tables hold it.
-    #[must_use]
-    pub fn index(self) -> u32 {
-        self.0
-    }
-}
+/// Zeroing and copying pages takes far less.
+const PAGES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pages of one session, in the order of their positions, and its row of the block tables.
 ///
@@ -74,66 +78,14 @@ pub enum LeaseError {
     },
 }
 
-/// Sizes of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvConfig {
-    /// Pages of one layer.
-    pub layout: PageLayout,
-    /// Layers.
-    pub layers: usize,
-    /// Positions of the longest session.
-    pub context_tokens: usize,
-    /// Positions of all sessions.
-    pub tokens_max: usize,
-    /// Leases there may be at once.
-    pub leases_max: usize,
-}
-
-impl KvConfig {
-    /// Pages of the longest session.
-    #[must_use]
-    pub fn table_stride(&self) -> usize {
-        self.context_tokens.div_ceil(PageLayout::TOKENS as usize)
-    }
-
-    /// Pages in all.
-    #[must_use]
-    pub fn pages(&self) -> usize {
-        self.tokens_max.div_ceil(PageLayout::TOKENS as usize)
-    }
-
-    /// Bytes of all layers.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.pages() as u64 * self.layout.page_bytes() * self.layers as u64
-    }
-
-    /// Bytes of one position in all layers.
-    #[must_use]
-    pub fn token_bytes(&self) -> u64 {
-        self.layout.page_bytes() / u64::from(PageLayout::TOKENS) * self.layers as u64
-    }
-
-    /// Most positions whose pages of one layer can still be bound.
-    #[must_use]
-    pub fn tokens_bindable(layout: &PageLayout, caps: &Capabilities) -> usize {
-        let bytes = caps.storage_range_max.min(caps.allocation_bytes_max);
-        usize::try_from(bytes / layout.page_bytes())
-            .unwrap_or(usize::MAX)
-            .saturating_mul(PageLayout::TOKENS as usize)
-    }
-}
-
 /// The pool.
 #[derive(Debug)]
 pub struct KvCache {
     config: KvConfig,
     layers: Vec<BufferHandle>,
     tables: BufferHandle,
-    free_pages: Vec<PageId>,
+    pool: PagePool,
     free_tables: Vec<u32>,
-    /// Pages given back and not yet zeroed.
-    soiled: Vec<PageId>,
 }
 
 impl KvCache {
@@ -169,10 +121,8 @@ impl KvCache {
             config,
             layers,
             tables,
-            // Taken from the end: page 0 goes first.
-            free_pages: (0..pages).rev().map(PageId).collect(),
+            pool: PagePool::new(pages),
             free_tables: (0..leases).rev().collect(),
-            soiled: Vec::new(),
         })
     }
 
@@ -196,22 +146,28 @@ impl KvCache {
         BufferSlice { buffer: self.tables, offset: 0, bytes }
     }
 
+    /// Pages that can still be leased.
+    #[must_use]
+    pub fn pages_available(&self) -> usize {
+        self.pool.free_pages()
+    }
+
     /// Positions that can still be leased.
     #[must_use]
     pub fn tokens_free(&self) -> usize {
-        (self.free_pages.len() + self.soiled.len()) * PageLayout::TOKENS as usize
+        self.pages_available() * PageLayout::TOKENS as usize
     }
 
     /// Pages that are zeroed and ready.
     #[must_use]
     pub fn pages_free(&self) -> usize {
-        self.free_pages.len()
+        self.pool.clean_pages()
     }
 
     /// Pages given back and not zeroed yet.
     #[must_use]
     pub fn pages_soiled(&self) -> usize {
-        self.soiled.len()
+        self.pool.soiled().len()
     }
 
     /// Takes a row of the block tables, without pages yet.
@@ -224,51 +180,109 @@ impl KvCache {
         Ok(KvLease { pages: Vec::new(), table })
     }
 
-    /// Adds pages until the lease holds `tokens` positions, and writes them into its block table.
-    /// Nothing changes on an error.
+    /// Pages that [`KvCache::grow`] would take from the pool.
+    #[must_use]
+    pub fn pages_wanted(&self, lease: &KvLease, used: usize, tokens: usize) -> usize {
+        let kept = self.pages_kept(lease, used);
+        tokens.div_ceil(PageLayout::TOKENS as usize).saturating_sub(kept)
+    }
+
+    /// Pages of the lease that are its own from position `used` on: all up to the first shared one
+    /// that would be written.
+    fn pages_kept(&self, lease: &KvLease, used: usize) -> usize {
+        let first = used / PageLayout::TOKENS as usize;
+        let shared = lease.pages.iter().skip(first).position(|page| self.pool.is_shared(*page));
+        shared.map_or(lease.pages.len(), |at| first + at)
+    }
+
+    /// Makes the lease hold `tokens` positions, all from `used` on its own to write, and tells its
+    /// block table. A page that is shared with a fork and holds positions before `used` is copied;
+    /// shared ones behind it are exchanged for clean ones. Nothing changes on an error.
     ///
     /// # Errors
-    /// [`LeaseError::NoPages`]; a failed device call as the inner error.
+    /// [`LeaseError::NoPages`]; a failed device call as the outer error.
     pub fn grow(
         &mut self,
         executor: &mut dyn Executor,
         lease: &mut KvLease,
+        used: usize,
         tokens: usize,
     ) -> Result<Result<(), LeaseError>, DeviceError> {
         let pages = tokens.div_ceil(PageLayout::TOKENS as usize);
         assert!(pages <= self.config.table_stride(), "the caller keeps to the context");
-        let Some(wanted) = pages.checked_sub(lease.pages.len()).filter(|wanted| *wanted > 0) else {
+        let wanted = self.pages_wanted(lease, used, tokens);
+        if wanted == 0 {
             return Ok(Ok(()));
-        };
-        if wanted > self.free_pages.len() {
+        }
+        if wanted > self.pool.clean_pages() {
             self.clean(executor)?;
         }
-        if wanted > self.free_pages.len() {
-            let free_pages = self.free_pages.len();
+        let Some(taken) = self.pool.take(wanted) else {
+            let free_pages = self.pool.free_pages();
             return Ok(Err(LeaseError::NoPages { wanted_pages: wanted, free_pages }));
+        };
+        let first = self.pages_kept(lease, used);
+        let partly_used = first * (PageLayout::TOKENS as usize) < used;
+        if let Some(from) = lease.pages.get(first).copied().filter(|_| partly_used)
+            && let Err(error) = self.copy_page(executor, from, taken[0])
+        {
+            taken.into_iter().for_each(|page| self.pool.give_back(page));
+            return Err(error);
         }
-        let first = lease.pages.len();
-        let taken = self.free_pages.split_off(self.free_pages.len() - wanted);
-        lease.pages.extend(taken.into_iter().rev());
-        let offset = (lease.table as usize * self.config.table_stride() + first) * 4;
-        let numbers: Vec<u32> = lease.pages[first..].iter().map(|page| page.0).collect();
-        executor.write(self.tables, offset as u64, numbers.len() * 4, &mut |out| {
-            out.copy_from_slice(bytemuck::cast_slice(&numbers));
-        })?;
+        for page in lease.pages.drain(first..) {
+            self.pool.give_back(page);
+        }
+        lease.pages.extend(taken);
+        self.write_table(executor, lease, first)?;
         Ok(Ok(()))
+    }
+
+    /// A second lease of the first `tokens` positions, sharing their pages.
+    ///
+    /// # Errors
+    /// [`LeaseError::NoTable`]; a failed device call as the outer error.
+    ///
+    /// # Panics
+    /// If the lease holds fewer positions: a bug of the caller.
+    pub fn fork(
+        &mut self,
+        executor: &mut dyn Executor,
+        lease: &KvLease,
+        tokens: usize,
+    ) -> Result<Result<KvLease, LeaseError>, DeviceError> {
+        assert!(tokens <= lease.tokens_max(), "a fork begins within its origin");
+        let mut fork = match self.lease() {
+            Ok(fork) => fork,
+            Err(error) => return Ok(Err(error)),
+        };
+        fork.pages.extend(&lease.pages[..tokens.div_ceil(PageLayout::TOKENS as usize)]);
+        fork.pages.iter().for_each(|page| self.pool.share(*page));
+        match self.write_table(executor, &fork, 0) {
+            Ok(()) => Ok(Ok(fork)),
+            Err(error) => {
+                self.release(fork);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether any page of the lease has another owner.
+    #[must_use]
+    pub fn shares_pages(&self, lease: &KvLease) -> bool {
+        lease.pages.iter().any(|page| self.pool.is_shared(*page))
     }
 
     /// Gives back the pages past the first `tokens` positions.
     pub fn shrink(&mut self, lease: &mut KvLease, tokens: usize) {
         let pages = tokens.div_ceil(PageLayout::TOKENS as usize);
         if pages < lease.pages.len() {
-            self.soiled.extend(lease.pages.drain(pages..));
+            lease.pages.drain(pages..).for_each(|page| self.pool.give_back(page));
         }
     }
 
     /// Gives back the whole lease.
     pub fn release(&mut self, lease: KvLease) {
-        self.soiled.extend(lease.pages);
+        lease.pages.into_iter().for_each(|page| self.pool.give_back(page));
         self.free_tables.push(lease.table);
     }
 
@@ -277,83 +291,61 @@ impl KvCache {
     /// # Errors
     /// The failed device call; the pages then stay out of the pool.
     pub fn clean(&mut self, executor: &mut dyn Executor) -> Result<(), DeviceError> {
-        if self.soiled.is_empty() {
+        if self.pool.soiled().is_empty() {
             return Ok(());
         }
-        let page_bytes = self.config.layout.page_bytes();
         let mut recording = Recording::new();
-        for buffer in &self.layers {
-            for page in &self.soiled {
-                let offset = u64::from(page.0) * page_bytes;
-                recording.zero(BufferSlice { buffer: *buffer, offset, bytes: page_bytes });
+        for layer in 0..self.layers.len() {
+            for page in self.pool.soiled() {
+                recording.zero(self.page(layer, *page));
             }
         }
-        let prepared = executor.prepare(&recording)?;
-        let result = executor
-            .submit(prepared)
-            .and_then(|ticket| executor.wait(ticket, std::time::Duration::from_secs(60)));
-        executor.release(prepared);
-        result?;
-        self.free_pages.append(&mut self.soiled);
+        run(executor, &recording)?;
+        self.pool.cleaned();
         Ok(())
+    }
+
+    /// One page of one layer.
+    fn page(&self, layer: usize, page: PageId) -> BufferSlice {
+        let bytes = self.config.layout.page_bytes();
+        BufferSlice { buffer: self.layers[layer], offset: u64::from(page.0) * bytes, bytes }
+    }
+
+    fn copy_page(
+        &self,
+        executor: &mut dyn Executor,
+        from: PageId,
+        to: PageId,
+    ) -> Result<(), DeviceError> {
+        let mut recording = Recording::new();
+        for layer in 0..self.layers.len() {
+            recording.copy(self.page(layer, from), self.page(layer, to));
+        }
+        run(executor, &recording)
+    }
+
+    /// Writes the lease's pages from number `first` on into its block table.
+    fn write_table(
+        &self,
+        executor: &mut dyn Executor,
+        lease: &KvLease,
+        first: usize,
+    ) -> Result<(), DeviceError> {
+        let numbers: Vec<u32> = lease.pages[first..].iter().map(|page| page.0).collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let offset = (lease.table as usize * self.config.table_stride() + first) * 4;
+        executor.write(self.tables, offset as u64, numbers.len() * 4, &mut |out| {
+            out.copy_from_slice(bytemuck::cast_slice(&numbers));
+        })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reference::ReferenceExecutor;
-
-    fn cache(executor: &mut ReferenceExecutor) -> KvCache {
-        let layout = PageLayout { kv_heads: 1, head_dim: 32, half: true };
-        let config =
-            KvConfig { layout, layers: 2, context_tokens: 96, tokens_max: 128, leases_max: 3 };
-        KvCache::new(executor, config).expect("memory")
-    }
-
-    #[test]
-    fn released_pages_are_zeroed_before_they_are_leased_again() {
-        let mut executor = ReferenceExecutor::new();
-        let mut cache = cache(&mut executor);
-        let mut lease = cache.lease().expect("a table");
-        cache.grow(&mut executor, &mut lease, 96).expect("device").expect("pages");
-        for layer in 0..2 {
-            let slice = cache.layer(layer);
-            executor
-                .write(slice.buffer, 0, slice.bytes as usize, &mut |out| out.fill(0xa5))
-                .expect("write");
-        }
-        let soiled: Vec<u32> = lease.pages().iter().map(|page| page.index()).collect();
-        cache.release(lease);
-        let mut next = cache.lease().expect("a table");
-        cache.grow(&mut executor, &mut next, 96).expect("device").expect("pages");
-        let page_bytes = cache.config().layout.page_bytes() as usize;
-        for page in next.pages().iter().filter(|page| soiled.contains(&page.index())) {
-            for layer in 0..2 {
-                let mut bytes = vec![1; page_bytes];
-                let offset = page.index() as usize * page_bytes;
-                executor.read(cache.layer(layer).buffer, offset as u64, &mut bytes).expect("read");
-                assert!(bytes.iter().all(|byte| *byte == 0), "page {page:?} layer {layer}");
-            }
-        }
-        cache.release(next);
-    }
-
-    #[test]
-    fn pages_have_one_owner_and_a_full_pool_says_so() {
-        let mut executor = ReferenceExecutor::new();
-        let mut cache = cache(&mut executor);
-        let (mut a, mut b) = (cache.lease().expect("table"), cache.lease().expect("table"));
-        cache.grow(&mut executor, &mut a, 70).expect("device").expect("three pages");
-        cache.grow(&mut executor, &mut b, 32).expect("device").expect("one page");
-        let refused = cache.grow(&mut executor, &mut b, 33).expect("device");
-        assert_eq!(refused, Err(LeaseError::NoPages { wanted_pages: 1, free_pages: 0 }));
-        assert!(a.pages().iter().all(|page| !b.pages().contains(page)));
-        cache.shrink(&mut a, 64);
-        cache.grow(&mut executor, &mut b, 33).expect("device").expect("the page given back");
-        assert_eq!(cache.tokens_free(), 0);
-        cache.release(a);
-        cache.release(b);
-        assert_eq!(cache.tokens_free(), 128);
-    }
+/// Runs commands once and waits for them.
+fn run(executor: &mut dyn Executor, recording: &Recording) -> Result<(), DeviceError> {
+    let prepared = executor.prepare(recording)?;
+    let result = executor.submit(prepared).and_then(|ticket| executor.wait(ticket, PAGES_TIMEOUT));
+    executor.release(prepared);
+    result
 }

@@ -62,6 +62,8 @@ impl ErrorCode {
     pub const DUPLICATE_ID: Self = Self(-32016);
     /// Too many connections; this one is closed.
     pub const TOO_MANY_CONNECTIONS: Self = Self(-32017);
+    /// The session has no such position.
+    pub const NO_SUCH_POSITION: Self = Self(-32019);
     /// The engine cannot take on requests any more.
     pub const ENGINE_STOPPED: Self = Self(-32018);
 }
@@ -126,6 +128,9 @@ impl From<AdmitError> for ErrorObject {
                 ErrorCode::KV_FULL,
                 json!({"wanted_tokens": wanted_tokens, "free_tokens": free_tokens}),
             ),
+            AdmitError::NoSuchPosition { wanted, tokens } => {
+                (ErrorCode::NO_SUCH_POSITION, json!({"wanted": wanted, "tokens": tokens}))
+            }
             AdmitError::UnknownToken { token, vocab_size } => {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
             }

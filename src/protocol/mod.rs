@@ -11,6 +11,7 @@ mod fields;
 mod message;
 mod params;
 mod results;
+mod sessions;
 mod status;
 
 pub use codec::*;
@@ -19,6 +20,7 @@ pub use fields::*;
 pub use message::*;
 pub use params::*;
 pub use results::*;
+pub use sessions::*;
 pub use status::*;
 
 /// Version of this protocol, as `initialize` reports it.
@@ -41,6 +43,12 @@ pub mod method {
     pub const SESSION_CREATE: &str = "session.create";
     /// Lists the caller's sessions.
     pub const SESSION_LIST: &str = "session.list";
+    /// Tells about one session of the caller's.
+    pub const SESSION_INFO: &str = "session.info";
+    /// Makes a session that begins as another one.
+    pub const SESSION_FORK: &str = "session.fork";
+    /// Forgets the end of a session.
+    pub const SESSION_TRUNCATE: &str = "session.truncate";
     /// Closes a session of the caller's.
     pub const SESSION_CLOSE: &str = "session.close";
     /// Generates text.
@@ -61,10 +69,13 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 11] = [
+    pub const ALL: [&str; 14] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
+        SESSION_INFO,
+        SESSION_FORK,
+        SESSION_TRUNCATE,
         SESSION_CLOSE,
         GENERATE,
         CANCEL,

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{Fields, ParamsError};
 use super::message::RequestId;
+use super::sessions::{PRIORITY_WANTED, Priority, SESSION_WANTED, SessionRef};
 
 /// Parameters that can be read from a request.
 pub trait Params: Sized {
@@ -59,54 +60,6 @@ impl Params for InitializeParams {
     }
 }
 
-/// Parameters of `session.create`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SessionCreateParams {
-    /// Name, unique among the caller's sessions.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Context; without it, the daemon's default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub context_tokens: Option<u32>,
-}
-
-impl Params for SessionCreateParams {
-    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["name", "context_tokens"])?;
-        Ok(Self {
-            name: fields.optional("name", "a string")?,
-            context_tokens: fields.optional("context_tokens", "an integer from 1")?,
-        })
-    }
-}
-
-/// A session, by the number that `session.create` returned or by its name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum SessionRef {
-    /// Number.
-    Number(u64),
-    /// Name.
-    Name(String),
-}
-
-/// What a field that is a [`SessionRef`] should be.
-const SESSION_WANTED: &str = "a session's number or name";
-
-/// Parameters of `session.close`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SessionCloseParams {
-    /// Which.
-    pub session: SessionRef,
-}
-
-impl Params for SessionCloseParams {
-    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["session"])?;
-        Ok(Self { session: fields.required("session", SESSION_WANTED)? })
-    }
-}
-
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +92,17 @@ impl From<OneOrMany> for StopTexts {
             OneOrMany::Many(texts) => Self(texts),
         }
     }
+}
+
+/// What becomes of `messages` that do not fit the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnContextFull {
+    /// The request is refused.
+    #[default]
+    Error,
+    /// The oldest turns behind the system prompt are left out.
+    Shift,
 }
 
 /// Parameters of `generate`. Exactly one of `prompt`, `tokens` and `messages` is to be there.
@@ -190,6 +154,15 @@ pub struct GenerateParams {
     /// Send `generate.token` as tokens come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
+    /// How urgent it is; without it, as its session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Milliseconds after which it ends with what it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// What becomes of `messages` that do not fit the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_context_full: Option<OnContextFull>,
 }
 
 impl Params for GenerateParams {
@@ -210,6 +183,9 @@ impl Params for GenerateParams {
             "logprobs",
             "prompt_logprobs",
             "stream",
+            "priority",
+            "deadline_ms",
+            "on_context_full",
         ];
         let fields = Fields::new(params, KNOWN)?;
         Ok(Self {
@@ -228,6 +204,9 @@ impl Params for GenerateParams {
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,
             prompt_logprobs: fields.optional("prompt_logprobs", "an integer from 0 to 20")?,
             stream: fields.optional("stream", "true or false")?,
+            priority: fields.optional("priority", PRIORITY_WANTED)?,
+            deadline_ms: fields.optional("deadline_ms", "an integer from 1")?,
+            on_context_full: fields.optional("on_context_full", "\"error\" or \"shift\"")?,
         })
     }
 }

@@ -88,63 +88,6 @@ pub struct Limits {
     pub logprobs_max: u32,
 }
 
-/// Result of `session.create`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionCreateResult {
-    /// The session's number.
-    pub session: u64,
-    /// Its name, where it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Its context, in tokens.
-    pub context_tokens: u32,
-}
-
-/// Result of `session.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionListResult {
-    /// The caller's sessions.
-    pub sessions: Vec<SessionEntry>,
-}
-
-/// One session of `session.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionEntry {
-    /// Number.
-    pub session: u64,
-    /// Name, where it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Context, in tokens.
-    pub context_tokens: u32,
-    /// Tokens in its cache.
-    pub cached_tokens: u32,
-    /// A request is running on it.
-    pub busy: bool,
-    /// Seconds since it was last used.
-    pub idle_seconds: u64,
-}
-
-impl From<engine::SessionInfo> for SessionEntry {
-    fn from(session: engine::SessionInfo) -> Self {
-        Self {
-            session: session.id.0,
-            name: session.name,
-            context_tokens: session.context_tokens,
-            cached_tokens: session.cached_tokens,
-            busy: session.busy,
-            idle_seconds: session.idle_seconds,
-        }
-    }
-}
-
-/// Result of `session.close`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionCloseResult {
-    /// Number of the session that was closed.
-    pub session: u64,
-}
-
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -155,6 +98,8 @@ pub enum FinishReason {
     Length,
     /// Cancelled.
     Cancelled,
+    /// `deadline_ms` had passed.
+    Deadline,
     /// The engine failed; the result holds what was generated before.
     Error,
 }
@@ -165,6 +110,7 @@ impl From<engine::FinishReason> for FinishReason {
             engine::FinishReason::Stop => Self::Stop,
             engine::FinishReason::Length => Self::Length,
             engine::FinishReason::Cancelled => Self::Cancelled,
+            engine::FinishReason::Deadline => Self::Deadline,
             engine::FinishReason::Error => Self::Error,
         }
     }
@@ -207,6 +153,15 @@ pub struct Usage {
     pub completion_tokens: u32,
 }
 
+/// What was left out of `messages` so that they fit the context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shifted {
+    /// Messages, the oldest behind the system prompt.
+    pub messages: u32,
+    /// Tokens by which the prompt became shorter.
+    pub tokens: u32,
+}
+
 /// Where a request's time went, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
@@ -245,6 +200,9 @@ pub struct GenerateResult {
     pub error: Option<String>,
     /// Tokens it took.
     pub usage: Usage,
+    /// What was left out of the prompt, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shifted: Option<Shifted>,
     /// Time it took.
     pub timings: Timings,
     /// Per generated token, where asked for.
@@ -272,6 +230,7 @@ impl From<engine::GenerateResult> for GenerateResult {
                 cached_tokens: result.cached_tokens,
                 completion_tokens,
             },
+            shifted: None,
             timings: Timings {
                 queue_ms: result.timings.queue_ms,
                 prefill_ms: result.timings.prefill_ms,

@@ -50,9 +50,15 @@ pub struct StatusResult {
     /// Tokens generated per second, lately.
     #[serde(default)]
     pub decode_tokens_per_second: f64,
-    /// Caches given up for other sessions.
+    /// Caches that left the device's memory for others'.
     #[serde(default)]
     pub evictions: u64,
+    /// Requests that had to wait again, for others or for memory.
+    #[serde(default)]
+    pub preemptions: u64,
+    /// Bytes of caches in the host's memory.
+    #[serde(default)]
+    pub host_cache_bytes: u64,
     /// Times that a lost device was opened again.
     #[serde(default)]
     pub recoveries: u64,
@@ -90,6 +96,9 @@ pub struct Finished {
     pub length: u64,
     /// Cancelled.
     pub cancelled: u64,
+    /// Out of time.
+    #[serde(default)]
+    pub deadline: u64,
     /// Failed.
     pub error: u64,
 }
@@ -146,12 +155,15 @@ impl StatusResult {
             prefill_tokens_per_second,
             decode_tokens_per_second,
             evictions: status.activity.evictions,
+            preemptions: status.preemptions,
+            host_cache_bytes: status.host_cache_bytes,
             recoveries: status.recoveries,
             kv_pages: KvPages { leased: pages.leased, free: pages.free, soiled: pages.soiled },
             finished: Finished {
                 stop: finished.stop,
                 length: finished.length,
                 cancelled: finished.cancelled,
+                deadline: finished.deadline,
                 error: finished.error,
             },
             step_seconds: status.activity.step_seconds.into(),

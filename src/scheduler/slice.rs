@@ -2,27 +2,26 @@
 
 use std::time::Duration;
 
-/// A step with prompt tokens should take about this long: cancelling, and the next token of
-/// everybody else, wait for it.
-const TARGET: Duration = Duration::from_millis(250);
-
 /// Smallest slice, and the first one on an unknown device.
 const TOKENS_MIN: usize = 32;
 
-/// Chooses the slice of prefill in each step.
+/// Chooses the slice of prefill in each step: cancelling, and the next token of everybody who
+/// decodes, wait for it.
 ///
 /// Sizes are powers of two from 32, so that their recordings are used again.
 #[derive(Debug)]
 pub struct PrefillSlice {
     tokens: usize,
     tokens_max: usize,
+    /// What a step with a whole slice should take.
+    target: Duration,
 }
 
 impl PrefillSlice {
-    /// Slices of at most `tokens_max` tokens, the batch's limit.
+    /// Slices of at most `tokens_max` tokens, the batch's limit, whose steps take about `target`.
     #[must_use]
-    pub fn new(tokens_max: usize) -> Self {
-        Self { tokens: TOKENS_MIN.min(tokens_max), tokens_max }
+    pub fn new(tokens_max: usize, target: Duration) -> Self {
+        Self { tokens: TOKENS_MIN.min(tokens_max), tokens_max, target }
     }
 
     /// Prompt tokens for the next step.
@@ -36,9 +35,9 @@ impl PrefillSlice {
         if prefilled < self.tokens {
             return; // the tail of a prompt says little
         }
-        if elapsed > TARGET * 3 / 2 {
+        if elapsed > self.target * 3 / 2 {
             self.tokens = (self.tokens / 2).max(TOKENS_MIN.min(self.tokens_max));
-        } else if elapsed < TARGET / 2 {
+        } else if elapsed < self.target / 2 {
             self.tokens = (self.tokens * 2).min(self.tokens_max);
         }
     }
@@ -52,7 +51,7 @@ mod tests {
     fn the_slice_settles_where_a_step_takes_the_target() {
         // 0.2 ms a token: 1024 tokens would take 205 ms; then the device slows down to 4 ms a
         // token.
-        let mut slice = PrefillSlice::new(1024);
+        let mut slice = PrefillSlice::new(1024, Duration::from_millis(250));
         for _ in 0..20 {
             slice.learn(slice.tokens(), Duration::from_micros(200) * slice.tokens() as u32);
         }

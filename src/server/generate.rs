@@ -1,24 +1,29 @@
 //! `generate`: from parameters to the engine's request, and from its events to replies.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::connection::Connection;
-use super::methods::{engine_stopped, find_session, out_of_range};
-use super::text;
+use super::methods::{engine_stopped, out_of_range};
+use super::sessions::{act, find_session};
+use super::{shift, text};
 use crate::engine::{
     AdmitError, CancelFlag, EngineCommand, EngineEvent, GenerateRequest, SamplingParams,
-    TokenLogprob,
+    SessionAction, TokenLogprob,
 };
 use crate::protocol::{
     self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT, Message,
-    RequestId, STOP_TEXTS_MAX, method,
+    OnContextFull, RequestId, STOP_TEXTS_MAX, method,
 };
 
 /// Longest stop text; the engine holds back as much of the text.
 const STOP_TEXT_BYTES_MAX: usize = 1024;
+
+/// Longest `deadline_ms`: a day.
+const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// What the prompt is given as.
 enum Prompt {
@@ -34,16 +39,29 @@ pub(super) async fn generate(
     params: GenerateParams,
     cancel: &CancelFlag,
 ) -> Result<protocol::GenerateResult, ErrorObject> {
+    let on_context_full = params.on_context_full.unwrap_or_default();
     let (prompt, session, mut request) = read(connection, params, cancel)?;
     let engine = &connection.shared.engine;
-    request.tokens = match prompt {
-        Prompt::Text(prompt) => text::encode(engine, prompt, true, true).await?,
-        Prompt::Tokens(tokens) => tokens,
-        Prompt::Messages(messages) => text::encode_messages(engine, messages).await?,
-    };
     if let Some(session) = session {
         request.session = Some(find_session(connection, session).await?);
     }
+    let mut shifted = None;
+    request.tokens = match (prompt, on_context_full) {
+        (Prompt::Text(prompt), _) => text::encode(engine, prompt, true, true).await?,
+        (Prompt::Tokens(tokens), _) => tokens,
+        (Prompt::Messages(messages), OnContextFull::Error) => {
+            text::encode_messages(engine, messages).await?
+        }
+        (Prompt::Messages(messages), OnContextFull::Shift) => {
+            let context_tokens = match request.session {
+                Some(id) => act(connection, id, SessionAction::Info).await?.context_tokens,
+                None => engine.model.context_tokens,
+            };
+            let fitted = shift::fit(engine, messages, context_tokens, request.tokens_max).await?;
+            shifted = fitted.1;
+            fitted.0
+        }
+    };
     let (events, mut incoming) = mpsc::unbounded_channel();
     let command = EngineCommand::Generate { request: Box::new(request), events };
     engine.commands.try_send(command).map_err(|error| match error {
@@ -70,7 +88,7 @@ pub(super) async fn generate(
                     decode_ms = result.timings.decode_ms,
                     "generated",
                 );
-                return Ok((*result).into());
+                return Ok(protocol::GenerateResult { shifted, ..(*result).into() });
             }
             EngineEvent::Refused(error) => return Err(error.into()),
         }
@@ -116,6 +134,17 @@ fn read(
             return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
         }
     }
+    let shifts = params.on_context_full == Some(OnContextFull::Shift);
+    if shifts && params.messages.is_none() {
+        let found = "a prompt that has no turns";
+        return Err(out_of_range("on_context_full", "\"shift\" with messages alone", found));
+    }
+    let deadline = match params.deadline_ms {
+        Some(found) if !(1..=DEADLINE_MS_MAX).contains(&found) => {
+            return Err(out_of_range("deadline_ms", format!("1 to {DEADLINE_MS_MAX}"), found));
+        }
+        deadline_ms => deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
+    };
     let prompt = one_prompt(params.prompt, params.tokens, params.messages)?;
     let request = GenerateRequest {
         owner: connection.owner,
@@ -127,6 +156,8 @@ fn read(
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
         stream: params.stream.unwrap_or(false),
+        priority: params.priority.map(Into::into),
+        deadline,
         cancel: cancel.clone(),
     };
     Ok((prompt, params.session, request))

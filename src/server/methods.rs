@@ -8,22 +8,17 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
-use tracing::info;
 
 use super::connection::Connection;
-use super::{generate, metrics, text};
-use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineStatus, SessionId, SessionInfo};
+use super::{generate, metrics, sessions, text};
+use crate::engine::{CancelFlag, EngineCommand, EngineStatus};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult, LOGPROBS_MAX,
     Limits, MetricsResult, ModelFacts, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId,
-    STOP_TEXTS_MAX, ServerInfo, SessionCloseParams, SessionCloseResult, SessionCreateParams,
-    SessionCreateResult, SessionListResult, SessionRef, StatusResult, TokenizeParams,
-    TokenizeResult, method, nearest,
+    STOP_TEXTS_MAX, ServerInfo, SessionCreateParams, SessionForkParams, SessionParams,
+    SessionTruncateParams, StatusResult, TokenizeParams, TokenizeResult, method, nearest,
 };
-
-/// Longest name of a session.
-const SESSION_NAME_BYTES_MAX: usize = 128;
 
 /// A request whose parameters are read.
 #[derive(Debug)]
@@ -31,7 +26,10 @@ pub(super) enum Call {
     Initialize(InitializeParams),
     SessionCreate(SessionCreateParams),
     SessionList,
-    SessionClose(SessionCloseParams),
+    SessionInfo(SessionParams),
+    SessionFork(SessionForkParams),
+    SessionTruncate(SessionTruncateParams),
+    SessionClose(SessionParams),
     Generate(Box<GenerateParams>),
     Cancel(CancelParams),
     Tokenize(TokenizeParams),
@@ -50,6 +48,9 @@ impl Call {
             method::INITIALIZE => Self::Initialize(Params::read(params)?),
             method::SESSION_CREATE => Self::SessionCreate(Params::read(params)?),
             method::SESSION_LIST => NoParams::read(params).map(|_| Self::SessionList)?,
+            method::SESSION_INFO => Self::SessionInfo(Params::read(params)?),
+            method::SESSION_FORK => Self::SessionFork(Params::read(params)?),
+            method::SESSION_TRUNCATE => Self::SessionTruncate(Params::read(params)?),
             method::SESSION_CLOSE => Self::SessionClose(Params::read(params)?),
             method::GENERATE => Self::Generate(Box::new(Params::read(params)?)),
             method::CANCEL => Self::Cancel(Params::read(params)?),
@@ -67,6 +68,9 @@ impl Call {
             Self::Initialize(_) => method::INITIALIZE,
             Self::SessionCreate(_) => method::SESSION_CREATE,
             Self::SessionList => method::SESSION_LIST,
+            Self::SessionInfo(_) => method::SESSION_INFO,
+            Self::SessionFork(_) => method::SESSION_FORK,
+            Self::SessionTruncate(_) => method::SESSION_TRUNCATE,
             Self::SessionClose(_) => method::SESSION_CLOSE,
             Self::Generate(_) => method::GENERATE,
             Self::Cancel(_) => method::CANCEL,
@@ -91,9 +95,14 @@ impl Call {
     ) -> Reply {
         match self {
             Self::Initialize(params) => serialise(&initialize(connection, params)?),
-            Self::SessionCreate(params) => serialise(&create(connection, params).await?),
-            Self::SessionList => serialise(&list(connection).await?),
-            Self::SessionClose(params) => serialise(&close(connection, params).await?),
+            Self::SessionCreate(params) => serialise(&sessions::create(connection, params).await?),
+            Self::SessionList => serialise(&sessions::list(connection).await?),
+            Self::SessionInfo(params) => serialise(&sessions::info(connection, params).await?),
+            Self::SessionFork(params) => serialise(&sessions::fork(connection, params).await?),
+            Self::SessionTruncate(params) => {
+                serialise(&sessions::truncate(connection, params).await?)
+            }
+            Self::SessionClose(params) => serialise(&sessions::close(connection, params).await?),
             Self::Generate(params) => {
                 serialise(&generate::generate(connection, id, *params, cancel).await?)
             }
@@ -134,7 +143,7 @@ pub(super) fn engine_stopped() -> ErrorObject {
 }
 
 /// Asks the engine something that it answers between two steps.
-async fn ask<T>(
+pub(super) async fn ask<T>(
     connection: &Connection,
     command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand,
 ) -> Result<T, ErrorObject> {
@@ -175,72 +184,6 @@ fn initialize(
             logprobs_max: LOGPROBS_MAX,
         },
     })
-}
-
-async fn create(
-    connection: &Connection,
-    params: SessionCreateParams,
-) -> Result<SessionCreateResult, ErrorObject> {
-    let SessionCreateParams { name, context_tokens } = params;
-    if let Some(name) = &name
-        && !(1..=SESSION_NAME_BYTES_MAX).contains(&name.len())
-    {
-        let wanted = format!("a string of 1 to {SESSION_NAME_BYTES_MAX} bytes");
-        return Err(out_of_range("name", wanted, format_args!("{} bytes", name.len())));
-    }
-    let most = connection.shared.engine.model.context_tokens;
-    if let Some(found) = context_tokens.filter(|found| !(1..=most).contains(found)) {
-        return Err(out_of_range("context_tokens", format!("1 to {most}"), found));
-    }
-    let owner = connection.owner;
-    let created = ask(connection, |reply| EngineCommand::CreateSession {
-        owner,
-        name,
-        context_tokens,
-        reply,
-    });
-    let session = created.await??;
-    info!(uid = owner.uid, session = session.id.0, "session created");
-    let SessionInfo { id, name, context_tokens, .. } = session;
-    Ok(SessionCreateResult { session: id.0, name, context_tokens })
-}
-
-async fn sessions(connection: &Connection) -> Result<Vec<SessionInfo>, ErrorObject> {
-    let owner = connection.owner;
-    ask(connection, |reply| EngineCommand::ListSessions { owner, reply }).await
-}
-
-async fn list(connection: &Connection) -> Result<SessionListResult, ErrorObject> {
-    let sessions = sessions(connection).await?.into_iter().map(Into::into).collect();
-    Ok(SessionListResult { sessions })
-}
-
-/// The session that a caller means. A number is for the engine to look up.
-pub(super) async fn find_session(
-    connection: &Connection,
-    session: SessionRef,
-) -> Result<SessionId, ErrorObject> {
-    let name = match session {
-        SessionRef::Number(number) => return Ok(SessionId(number)),
-        SessionRef::Name(name) => name,
-    };
-    let sessions = sessions(connection).await?;
-    let found = sessions.into_iter().find(|session| session.name.as_ref() == Some(&name));
-    match found {
-        Some(session) => Ok(session.id),
-        None => Err(AdmitError::UnknownSession(format!("{name:?}")).into()),
-    }
-}
-
-async fn close(
-    connection: &Connection,
-    params: SessionCloseParams,
-) -> Result<SessionCloseResult, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
-    let owner = connection.owner;
-    ask(connection, |reply| EngineCommand::CloseSession { owner, session, reply }).await??;
-    info!(uid = owner.uid, session = session.0, "session closed");
-    Ok(SessionCloseResult { session: session.0 })
 }
 
 async fn tokenize(

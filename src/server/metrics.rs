@@ -44,6 +44,7 @@ impl Collector for Snapshot {
                 ("stop", finished.stop),
                 ("length", finished.length),
                 ("cancelled", finished.cancelled),
+                ("deadline", finished.deadline),
                 ("error", finished.error),
             ],
         )?;
@@ -62,7 +63,10 @@ impl Collector for Snapshot {
             "state",
             &[("leased", pages.leased), ("free", pages.free), ("soiled", pages.soiled)],
         )?;
-        out.counter("evictions", "Caches given up for other sessions.", activity.evictions)?;
+        out.counter("evictions", "Caches that left the device for others.", activity.evictions)?;
+        out.counter("preemptions", "Requests that had to wait again.", status.preemptions)?;
+        let host_bytes = status.host_cache_bytes;
+        out.gauge("host_cache_bytes", "Caches in the host's memory.", host_bytes)?;
         out.gauge("device_used_bytes", "Device memory in use.", status.device_bytes)?;
         out.gauge("device_budget_bytes", "Device memory to be had.", status.device_budget_bytes)?;
         out.counter("recoveries", "Times that a lost device was opened again.", status.recoveries)?;

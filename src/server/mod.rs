@@ -12,6 +12,8 @@ mod generate;
 mod methods;
 mod metrics;
 mod outgoing;
+mod sessions;
+mod shift;
 mod signals;
 mod socket;
 mod text;

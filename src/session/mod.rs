@@ -1,9 +1,10 @@
 //! Sessions: who owns each, and what its cache holds.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::kv_cache::KvLease;
+use crate::scheduler::Priority;
 
 /// A session's number, unique for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,32 +17,89 @@ pub struct Owner {
     pub uid: u32,
 }
 
+/// What its owner says about a new session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Name its owner gave it.
+    pub name: Option<String>,
+    /// Positions it may have.
+    pub context_tokens: usize,
+    /// Of requests that name no other.
+    pub priority: Priority,
+    /// It is closed once it has been idle for this long.
+    pub ttl: Option<Duration>,
+    /// Made for one request, and gone with it; it is not listed.
+    pub ephemeral: bool,
+}
+
+/// Where the keys and values of a session's tokens are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePlace {
+    /// In the device's memory.
+    Device,
+    /// In the host's memory.
+    Host,
+    /// In a file.
+    Disk,
+    /// Nowhere: they are computed when they are needed.
+    None,
+}
+
+/// A cache outside the device's memory.
+#[derive(Debug)]
+pub enum Parked {
+    /// What [`KvCache::read_pages`](crate::kv_cache::KvCache::read_pages) returned.
+    Host(Vec<u8>),
+}
+
 /// One session.
 #[derive(Debug)]
 pub struct Session {
     /// Whose it is.
     pub owner: Owner,
-    /// Name its owner gave it.
-    pub name: Option<String>,
-    /// Positions it may have.
-    pub context_tokens: usize,
-    /// Made for one request, and gone with it; it is not listed.
-    pub ephemeral: bool,
-    /// A request is running on it.
+    /// What its owner said about it.
+    pub traits: Traits,
+    /// A request is running or waiting on it.
     pub busy: bool,
-    /// Its pages; `None` until it first runs, and after its cache was given up.
+    /// Its pages; `None` until it first runs, and while its cache is elsewhere.
     pub lease: Option<KvLease>,
-    /// The tokens whose keys and values its pages hold, from position 0 on.
+    /// Its cache while it has no lease: of at least its tokens.
+    pub parked: Option<Parked>,
+    /// Its tokens, from position 0 on. Where there is a cache, it holds their keys and values.
     pub tokens: Vec<u32>,
     /// When a request last ended on it.
     pub last_used: Instant,
 }
 
 impl Session {
+    /// Where its cache is.
+    #[must_use]
+    pub fn place(&self) -> CachePlace {
+        match (&self.lease, &self.parked) {
+            (Some(_), _) => CachePlace::Device,
+            (None, Some(Parked::Host(_))) => CachePlace::Host,
+            (None, None) => CachePlace::None,
+        }
+    }
+
+    /// Tokens whose keys and values are kept somewhere.
+    #[must_use]
+    pub fn cached_tokens(&self) -> usize {
+        if self.place() == CachePlace::None { 0 } else { self.tokens.len() }
+    }
+
     /// How many tokens of `prompt` the cache already holds.
     #[must_use]
     pub fn common_prefix(&self, prompt: &[u32]) -> usize {
-        self.tokens.iter().zip(prompt).take_while(|(own, theirs)| own == theirs).count()
+        let cached = &self.tokens[..self.cached_tokens()];
+        cached.iter().zip(prompt).take_while(|(own, theirs)| own == theirs).count()
+    }
+
+    /// Whether it has been idle for longer than its owner wanted to keep it.
+    #[must_use]
+    pub fn expired(&self, now: Instant) -> bool {
+        let idle = now.saturating_duration_since(self.last_used);
+        !self.busy && self.traits.ttl.is_some_and(|ttl| idle >= ttl)
     }
 }
 
@@ -54,22 +112,15 @@ pub struct Sessions {
 
 impl Sessions {
     /// Adds a session.
-    pub fn insert(
-        &mut self,
-        owner: Owner,
-        name: Option<String>,
-        context_tokens: usize,
-        ephemeral: bool,
-    ) -> SessionId {
+    pub fn insert(&mut self, owner: Owner, traits: Traits) -> SessionId {
         self.next += 1;
         let id = SessionId(self.next);
         let session = Session {
             owner,
-            name,
-            context_tokens,
-            ephemeral,
+            traits,
             busy: false,
             lease: None,
+            parked: None,
             tokens: Vec::new(),
             last_used: Instant::now(),
         };
@@ -85,7 +136,7 @@ impl Sessions {
     /// A session that `owner` may name.
     #[must_use]
     pub fn of_owner(&self, owner: Owner, id: SessionId) -> Option<&Session> {
-        self.sessions.get(&id).filter(|session| session.owner == owner && !session.ephemeral)
+        self.sessions.get(&id).filter(|session| session.owner == owner && !session.traits.ephemeral)
     }
 
     /// A session that is known to exist.
@@ -96,16 +147,33 @@ impl Sessions {
         self.sessions.get_mut(&id).expect("a live session")
     }
 
+    /// A session that is known to exist.
+    ///
+    /// # Panics
+    /// If it does not: a bug of the caller.
+    #[must_use]
+    pub fn get(&self, id: SessionId) -> &Session {
+        self.sessions.get(&id).expect("a live session")
+    }
+
+    /// The session of `owner` that has this name.
+    #[must_use]
+    pub fn named(&self, owner: Owner, name: &str) -> Option<SessionId> {
+        let has_name = |session: &Session| session.traits.name.as_deref() == Some(name);
+        self.list(owner).find(|(_, session)| has_name(session)).map(|(id, _)| id)
+    }
+
     /// Whether a session holds pages of the cache.
     #[must_use]
     pub fn has_pages(&self, id: SessionId) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.lease.is_some())
+        let lease = self.sessions.get(&id).and_then(|session| session.lease.as_ref());
+        lease.is_some_and(|lease| !lease.pages().is_empty())
     }
 
     /// The sessions that `owner` may name, oldest first.
     pub fn list(&self, owner: Owner) -> impl Iterator<Item = (SessionId, &Session)> {
         let listed = move |(_, session): &(&SessionId, &Session)| {
-            session.owner == owner && !session.ephemeral
+            session.owner == owner && !session.traits.ephemeral
         };
         self.sessions.iter().filter(listed).map(|(id, session)| (*id, session))
     }
@@ -113,17 +181,47 @@ impl Sessions {
     /// Sessions of all owners, but for those of a single request.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.sessions.values().filter(|session| !session.ephemeral).count()
+        self.sessions.values().filter(|session| !session.traits.ephemeral).count()
     }
 
-    /// The idle session with pages that was used longest ago.
+    /// The idle session with pages that was used longest ago, other than `except`.
     #[must_use]
-    pub fn longest_idle(&self) -> Option<SessionId> {
+    pub fn longest_idle(&self, except: SessionId) -> Option<SessionId> {
         self.sessions
             .iter()
-            .filter(|(_, session)| !session.busy && session.lease.is_some())
+            .filter(|(id, session)| **id != except && !session.busy && self.has_pages(**id))
             .min_by_key(|(_, session)| session.last_used)
             .map(|(id, _)| *id)
+    }
+
+    /// The idle session parked in the host's memory that was used longest ago.
+    #[must_use]
+    pub fn longest_on_host(&self) -> Option<SessionId> {
+        self.sessions
+            .iter()
+            .filter(|(_, session)| session.place() == CachePlace::Host)
+            .min_by_key(|(_, session)| (session.busy, session.last_used))
+            .map(|(id, _)| *id)
+    }
+
+    /// Bytes parked in the host's memory.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        let bytes = |session: &Session| match &session.parked {
+            Some(Parked::Host(bytes)) => bytes.len() as u64,
+            None => 0,
+        };
+        self.sessions.values().map(bytes).sum()
+    }
+
+    /// Sessions whose time is over.
+    #[must_use]
+    pub fn expired(&self, now: Instant) -> Vec<SessionId> {
+        self.sessions
+            .iter()
+            .filter(|(_, session)| session.expired(now))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Numbers of all sessions.
@@ -137,24 +235,39 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    fn traits(name: Option<&str>, ephemeral: bool) -> Traits {
+        Traits {
+            name: name.map(str::to_owned),
+            context_tokens: 512,
+            priority: Priority::Normal,
+            ttl: None,
+            ephemeral,
+        }
+    }
+
     #[test]
     fn a_session_is_invisible_to_other_owners() {
         let mut sessions = Sessions::default();
         let (anna, ben) = (Owner { uid: 1000 }, Owner { uid: 1001 });
-        let id = sessions.insert(anna, Some("notes".into()), 512, false);
-        let hidden = sessions.insert(anna, None, 512, true);
+        let id = sessions.insert(anna, traits(Some("notes"), false));
+        let hidden = sessions.insert(anna, traits(None, true));
         assert!(sessions.of_owner(anna, id).is_some());
         assert!(sessions.of_owner(ben, id).is_none());
         assert!(sessions.of_owner(anna, hidden).is_none());
         assert_eq!(sessions.list(ben).count(), 0);
         assert_eq!(sessions.list(anna).count(), 1);
+        assert_eq!(sessions.named(anna, "notes"), Some(id));
+        assert_eq!(sessions.named(ben, "notes"), None);
     }
 
     #[test]
     fn the_cache_is_good_up_to_the_first_other_token() {
         let mut sessions = Sessions::default();
-        let id = sessions.insert(Owner { uid: 0 }, None, 512, false);
-        sessions.get_mut(id).tokens = vec![1, 2, 3, 4];
+        let id = sessions.insert(Owner { uid: 0 }, traits(None, false));
+        let session = sessions.get_mut(id);
+        session.tokens = vec![1, 2, 3, 4];
+        assert_eq!(session.common_prefix(&[1, 2]), 0, "tokens alone are no cache");
+        session.parked = Some(Parked::Host(Vec::new()));
         assert_eq!(sessions.get_mut(id).common_prefix(&[1, 2, 9, 4]), 2);
         assert_eq!(sessions.get_mut(id).common_prefix(&[1, 2]), 2);
         assert_eq!(sessions.get_mut(id).common_prefix(&[5]), 0);

@@ -142,11 +142,14 @@ impl Peer {
             }
             "session.create" => json!({"session": 7, "context_tokens": 2048}),
             "session.list" => json!({"sessions": [
-                {"session": 7, "name": "notes", "context_tokens": 2048, "cached_tokens": 123,
-                 "busy": false, "idle_seconds": 61},
-                {"session": 12, "context_tokens": 512, "cached_tokens": 0, "busy": true,
-                 "idle_seconds": 0},
+                {"session": 7, "name": "notes", "context_tokens": 2048, "tokens": 123,
+                 "cached_tokens": 123, "cache": "host", "priority": "normal", "busy": false,
+                 "idle_seconds": 61},
+                {"session": 12, "context_tokens": 512, "tokens": 0, "cached_tokens": 0,
+                 "cache": "none", "priority": "background", "busy": true, "idle_seconds": 0},
             ]}),
+            "session.fork" => json!({"session": 13, "context_tokens": 512, "tokens": 20,
+                "cached_tokens": 20, "busy": false, "idle_seconds": 0}),
             "session.close" if params["session"] == "missing" => {
                 return self.refuse(id, -32003, "no session missing");
             }

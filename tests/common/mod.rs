@@ -159,7 +159,7 @@ impl Driven {
     pub fn lease(&mut self, tokens: usize) -> KvLease {
         let (kv, executor) = self.runner.kv_mut();
         let mut lease = kv.lease().expect("a table");
-        kv.grow(executor, &mut lease, tokens).expect("device").expect("pages");
+        kv.grow(executor, &mut lease, 0, tokens).expect("device").expect("pages");
         lease
     }
 

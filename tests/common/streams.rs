@@ -5,7 +5,7 @@ use std::error::Error;
 
 use hob::engine::{
     CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineThread, GenerateRequest,
-    GenerateResult, Owner, SamplingParams, SessionId,
+    GenerateResult, Owner, SamplingParams, SessionId, SessionOptions,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -16,8 +16,8 @@ pub const OWNER: Owner = Owner { uid: 7 };
 
 pub fn create_session(engine: &EngineHandle) -> Result<SessionId, Failure> {
     let (reply, answer) = oneshot::channel();
-    let command =
-        EngineCommand::CreateSession { owner: OWNER, name: None, context_tokens: None, reply };
+    let options = SessionOptions::default();
+    let command = EngineCommand::CreateSession { owner: OWNER, options, reply };
     engine.commands.blocking_send(command)?;
     Ok(answer.blocking_recv()??.id)
 }
@@ -38,6 +38,8 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
         logprobs: Some(2),
         prompt_logprobs: (number == 1).then_some(1),
         stream: true,
+        priority: None,
+        deadline: None,
         cancel: CancelFlag::default(),
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use hob::chat::ChatTemplate;
 use hob::config::Config;
 use hob::engine::{
-    AdmitError, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
-    GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner, SessionId, SessionInfo, Timings,
-    TokenLogprob,
+    AdmitError, CachePlace, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
+    GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner, Priority, SessionAction,
+    SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
 };
 use hob::server::{Server, ServerOptions};
 use hob::tokenizer::{Tokenizer, VocabSource};
@@ -101,9 +101,14 @@ impl Script {
     async fn run(mut self, mut commands: mpsc::Receiver<EngineCommand>) {
         while let Some(command) = commands.recv().await {
             match command {
-                EngineCommand::CreateSession { owner, name, context_tokens, reply } => {
+                EngineCommand::CreateSession { owner, options, reply } => {
+                    let SessionOptions { name, context_tokens, .. } = options;
                     let _ = reply.send(self.create(owner, name, context_tokens));
                 }
+                EngineCommand::OnSession { owner, session, action, reply } => {
+                    let _ = reply.send(self.act(owner, session, action));
+                }
+                EngineCommand::Tick => {}
                 EngineCommand::ListSessions { owner, reply } => {
                     let of_owner = self.sessions.iter().filter(|(other, _)| *other == owner);
                     let _ = reply.send(of_owner.map(|(_, session)| session.clone()).collect());
@@ -147,12 +152,31 @@ impl Script {
             id: SessionId(self.sessions.len() as u64 + 1),
             name,
             context_tokens: context_tokens.unwrap_or(2048),
+            tokens: 0,
             cached_tokens: 0,
+            place: CachePlace::None,
+            priority: Priority::Normal,
+            ttl_seconds: None,
             busy: false,
             idle_seconds: 0,
         };
         self.sessions.push((owner, session.clone()));
         Ok(session)
+    }
+
+    fn act(
+        &mut self,
+        owner: Owner,
+        id: SessionId,
+        action: SessionAction,
+    ) -> Result<SessionInfo, AdmitError> {
+        let at = self.find(owner, id)?;
+        match action {
+            SessionAction::Info => {}
+            SessionAction::Fork { name, .. } => return self.create(owner, name, None),
+            SessionAction::Truncate { tokens } => self.sessions[at].1.tokens = tokens,
+        }
+        Ok(self.sessions[at].1.clone())
     }
 
     fn find(&self, owner: Owner, id: SessionId) -> Result<usize, AdmitError> {

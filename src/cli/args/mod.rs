@@ -3,6 +3,7 @@
 mod bench;
 mod generation;
 mod model;
+mod sessions;
 mod store;
 
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ Exit status:
   130  cancelled by Ctrl-C
 
 `hob COMMAND --help` shows each command's options and examples.";
+
+pub use sessions::{SessionsAction, SessionsOptions};
 
 /// `hob` and its arguments.
 #[derive(Debug, Parser)]
@@ -110,13 +113,16 @@ Examples:
   hob devices
   hob devices --json")]
     Devices(DevicesOptions),
-    /// List your sessions, or close one
+    /// List your sessions, make, fork, shorten or close one
     #[command(after_help = "\
 A session keeps the cache of a prompt: a later prompt with the same beginning starts at once.
 
 Examples:
   hob sessions
   hob sessions --json
+  hob sessions create notes --priority background --ttl 3600
+  hob sessions fork notes --as draft
+  hob sessions truncate draft 100
   hob sessions close notes")]
     Sessions(SessionsOptions),
     /// Fetch a model into the store
@@ -178,29 +184,6 @@ pub struct ShaderStatsOptions {
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// Options of `hob sessions`.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct SessionsOptions {
-    /// Print a JSON array
-    #[arg(long)]
-    pub json: bool,
-    /// What to do instead of listing.
-    #[command(subcommand)]
-    pub action: Option<SessionsAction>,
-}
-
-/// What `hob sessions` can do beside listing.
-#[derive(Debug, Subcommand)]
-pub enum SessionsAction {
-    /// Close a session and free its cache
-    Close {
-        /// Name or number of the session
-        #[arg(value_name = "NAME")]
-        session: String,
-    },
 }
 
 /// Options of `hob completions`.

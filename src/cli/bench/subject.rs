@@ -72,7 +72,7 @@ impl ModelSubject {
         let mut leases = Vec::with_capacity(sessions);
         for _ in 0..sessions {
             let mut lease = kv.lease()?;
-            kv.grow(executor, &mut lease, context_tokens)??;
+            kv.grow(executor, &mut lease, 0, context_tokens)??;
             leases.push(lease);
         }
         Ok(Self { opened, leases, meter })

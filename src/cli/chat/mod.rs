@@ -15,8 +15,8 @@ use super::interrupt::Interrupts;
 use super::output::{self, Output};
 use super::{CliError, exit, generate};
 use crate::protocol::{
-    FinishReason, GenerateParams, GenerateResult, Message, SessionCloseParams, SessionCloseResult,
-    SessionCreateParams, SessionCreateResult, SessionRef, method,
+    FinishReason, GenerateParams, GenerateResult, Message, SessionCloseResult, SessionCreateParams,
+    SessionCreateResult, SessionParams, SessionRef, method,
 };
 use commands::{COMMANDS_HELP, Command};
 use input::{Input, Line};
@@ -163,7 +163,7 @@ impl Chat {
 
     /// Frees the session's cache. Where the daemon is gone, so is the session.
     fn close(&mut self) {
-        let params = SessionCloseParams { session: self.session.clone() };
+        let params = SessionParams { session: self.session.clone() };
         let _: Result<SessionCloseResult, _> = self.client.call(method::SESSION_CLOSE, &params);
     }
 }

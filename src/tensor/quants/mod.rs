@@ -1,4 +1,5 @@
-//! The integers in a block, and the codes of their scales, as both `dequant` and `layout` need them.
+//! The integers in a block, and the codes of their scales, as both `dequant` and `layout` need
+//! them.
 //!
 //! A family of types is a file. What a block holds is taken apart here once: its quants as small
 //! signed integers in the order of its weights, its scales as the numbers that are stored.

@@ -1,0 +1,185 @@
+//! What is done with sessions between requests: made, forked, shortened, closed.
+
+use std::time::Instant;
+
+use super::room::Asker;
+use super::types::{AdmitError, FinishReason, SessionAction, SessionInfo, SessionOptions};
+use super::worker::Worker;
+use crate::gpu::DeviceError;
+use crate::session::{Owner, SessionId, Traits};
+
+/// What the owner of a session is told.
+type Answer = Result<SessionInfo, AdmitError>;
+
+impl Worker {
+    pub(super) fn create_session(
+        &mut self,
+        owner: Owner,
+        options: SessionOptions,
+    ) -> Result<SessionInfo, AdmitError> {
+        let most = self.info.context_tokens;
+        let context = options.context_tokens.map_or(most, |wanted| wanted.clamp(1, most));
+        let id = self.new_session(
+            owner,
+            Traits {
+                name: options.name,
+                context_tokens: context as usize,
+                priority: options.priority,
+                ttl: options.ttl,
+                ephemeral: false,
+            },
+        )?;
+        Ok(self.session_info(id))
+    }
+
+    fn new_session(&mut self, owner: Owner, traits: Traits) -> Result<SessionId, AdmitError> {
+        if let Some(name) = &traits.name
+            && self.sessions.named(owner, name).is_some()
+        {
+            return Err(AdmitError::SessionExists(name.clone()));
+        }
+        if self.sessions.count() >= self.sessions_max {
+            return Err(AdmitError::TooManySessions { limit: self.sessions_max });
+        }
+        Ok(self.sessions.insert(owner, traits))
+    }
+
+    pub(super) fn session_info(&self, id: SessionId) -> SessionInfo {
+        let session = self.sessions.get(id);
+        SessionInfo {
+            id,
+            name: session.traits.name.clone(),
+            context_tokens: session.traits.context_tokens as u32,
+            tokens: session.tokens.len() as u32,
+            cached_tokens: session.cached_tokens() as u32,
+            place: session.place(),
+            priority: session.traits.priority,
+            ttl_seconds: session.traits.ttl.map(|ttl| ttl.as_secs()),
+            busy: session.busy,
+            idle_seconds: if session.busy { 0 } else { session.last_used.elapsed().as_secs() },
+        }
+    }
+
+    /// Does something with a session; the answer stands even where the device failed over it.
+    pub(super) fn on_session(
+        &mut self,
+        owner: Owner,
+        id: SessionId,
+        action: SessionAction,
+    ) -> (Answer, Result<(), DeviceError>) {
+        if self.sessions.of_owner(owner, id).is_none() {
+            return (Err(AdmitError::UnknownSession(id.0.to_string())), Ok(()));
+        }
+        match action {
+            SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
+            SessionAction::Fork { name, at } => self.fork_session(owner, id, name, at),
+            SessionAction::Truncate { tokens } => {
+                (self.truncate_session(id, tokens as usize), Ok(()))
+            }
+        }
+    }
+
+    /// A session that begins as another one. Their cache is shared where it is on the device or
+    /// can be brought there; else the new session's is computed when it is needed.
+    fn fork_session(
+        &mut self,
+        owner: Owner,
+        from: SessionId,
+        name: Option<String>,
+        at: Option<u32>,
+    ) -> (Answer, Result<(), DeviceError>) {
+        let origin = self.sessions.get(from);
+        let tokens = origin.tokens.len();
+        let at = at.map_or(tokens, |at| at as usize);
+        if at > tokens {
+            return (Err(AdmitError::NoSuchPosition { wanted: at, tokens }), Ok(()));
+        }
+        let beginning = origin.tokens[..at].to_vec();
+        let traits = Traits { name, ..origin.traits.clone() };
+        let id = match self.new_session(owner, traits) {
+            Ok(id) => id,
+            Err(error) => return (Err(error), Ok(())),
+        };
+        self.sessions.get_mut(id).tokens = beginning;
+        let shared = self.share_cache(from, id, at);
+        (Ok(self.session_info(id)), shared)
+    }
+
+    fn share_cache(
+        &mut self,
+        from: SessionId,
+        to: SessionId,
+        tokens: usize,
+    ) -> Result<(), DeviceError> {
+        let origin = self.sessions.get(from);
+        if origin.parked.is_some() && !origin.busy {
+            self.bring_back(from, origin.tokens.len(), Asker::Nobody)?;
+        }
+        if self.sessions.get(from).lease.is_none() {
+            return Ok(());
+        }
+        // A row of the block tables may have to be made free.
+        if !self.take_table(to, Asker::Nobody)? {
+            return Ok(());
+        }
+        let empty = self.sessions.get_mut(to).lease.take();
+        let (kv, executor) = self.runner.kv_mut();
+        empty.into_iter().for_each(|lease| kv.release(lease));
+        let Some(lease) = &self.sessions.get(from).lease else { return Ok(()) };
+        self.sessions.get_mut(to).lease = kv.fork(executor, lease, tokens)?.ok();
+        Ok(())
+    }
+
+    fn truncate_session(
+        &mut self,
+        id: SessionId,
+        wanted: usize,
+    ) -> Result<SessionInfo, AdmitError> {
+        let session = self.sessions.get_mut(id);
+        let tokens = session.tokens.len();
+        if session.busy {
+            return Err(AdmitError::SessionBusy(id.0));
+        }
+        if wanted > tokens {
+            return Err(AdmitError::NoSuchPosition { wanted, tokens });
+        }
+        session.tokens.truncate(wanted);
+        session.last_used = Instant::now();
+        if wanted == 0 {
+            session.parked = None;
+        }
+        if let Some(lease) = &mut session.lease {
+            self.runner.kv_mut().0.shrink(lease, wanted);
+        }
+        Ok(self.session_info(id))
+    }
+
+    pub(super) fn close_session(&mut self, owner: Owner, id: SessionId) -> Result<(), AdmitError> {
+        if self.sessions.of_owner(owner, id).is_none() {
+            return Err(AdmitError::UnknownSession(id.0.to_string()));
+        }
+        let running = self.running.iter().position(|g| g.session == id);
+        let waiting = self.waiting.iter().position(|g| g.session == id);
+        let running = running.map(|at| self.running.remove(at));
+        if let Some(generation) = running.or(waiting.and_then(|at| self.waiting.remove(at))) {
+            self.totals.activity.note_end(FinishReason::Cancelled);
+            generation.finish(FinishReason::Cancelled, None);
+        }
+        self.drop_session(id);
+        Ok(())
+    }
+
+    pub(super) fn drop_session(&mut self, id: SessionId) {
+        if let Some(lease) = self.sessions.remove(id).and_then(|session| session.lease) {
+            self.runner.kv_mut().0.release(lease);
+        }
+    }
+
+    /// Closes sessions whose time is over.
+    pub(super) fn close_expired(&mut self) {
+        for id in self.sessions.expired(Instant::now()) {
+            tracing::info!(session = id.0, "session closed: idle for longer than its ttl");
+            self.drop_session(id);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Who owns which page: pure bookkeeping, without a device.
+//!
+//! A page has one owner, or several that were forked from one another. It is clean and free, owned,
+//! or soiled: given back by its last owner and not zeroed yet.
+
+/// A page's number in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageId(pub(super) u32);
+
+impl PageId {
+    /// The number, as block tables hold it.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// The pages of a pool, by state.
+#[derive(Debug)]
+pub(super) struct PagePool {
+    /// Owners of each page.
+    owners: Vec<u32>,
+    /// Clean; taken from the end.
+    free: Vec<PageId>,
+    /// Given back and not yet zeroed.
+    soiled: Vec<PageId>,
+}
+
+impl PagePool {
+    /// A pool of clean pages.
+    pub(super) fn new(pages: u32) -> Self {
+        let free = (0..pages).rev().map(PageId).collect(); // page 0 goes first
+        Self { owners: vec![0; pages as usize], free, soiled: Vec::new() }
+    }
+
+    /// Pages that can be taken, at once or once they are zeroed.
+    pub(super) fn free_pages(&self) -> usize {
+        self.free.len() + self.soiled.len()
+    }
+
+    /// Pages that can be taken at once.
+    pub(super) fn clean_pages(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages to zero.
+    pub(super) fn soiled(&self) -> &[PageId] {
+        &self.soiled
+    }
+
+    /// The soiled pages have been zeroed.
+    pub(super) fn cleaned(&mut self) {
+        self.free.append(&mut self.soiled);
+    }
+
+    /// Takes `count` clean pages for one owner; none if there are fewer.
+    pub(super) fn take(&mut self, count: usize) -> Option<Vec<PageId>> {
+        let first = self.free.len().checked_sub(count)?;
+        let taken: Vec<PageId> = self.free.drain(first..).rev().collect();
+        for page in &taken {
+            let owners = &mut self.owners[page.0 as usize];
+            assert_eq!(*owners, 0, "a free page has no owner");
+            *owners = 1;
+        }
+        Some(taken)
+    }
+
+    /// Adds an owner to a page that has one.
+    pub(super) fn share(&mut self, page: PageId) {
+        let owners = &mut self.owners[page.0 as usize];
+        assert!(*owners > 0, "only what is owned can be shared");
+        *owners += 1;
+    }
+
+    /// Whether a page has more than one owner.
+    pub(super) fn is_shared(&self, page: PageId) -> bool {
+        self.owners[page.0 as usize] > 1
+    }
+
+    /// Takes an owner from a page; the last one leaves it soiled.
+    pub(super) fn give_back(&mut self, page: PageId) {
+        let owners = &mut self.owners[page.0 as usize];
+        assert!(*owners > 0, "a page is given back once by each owner");
+        *owners -= 1;
+        if *owners == 0 {
+            self.soiled.push(page);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Parameters and results of the `session.` methods.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, ParamsError};
+use super::params::Params;
+use crate::engine;
+
+/// How urgent a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Somebody waits for each word.
+    Interactive,
+    /// The default.
+    #[default]
+    Normal,
+    /// Nobody waits.
+    Background,
+}
+
+/// What a field that is a [`Priority`] should be.
+pub(super) const PRIORITY_WANTED: &str = "\"interactive\", \"normal\" or \"background\"";
+
+impl From<Priority> for engine::Priority {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Interactive => Self::Interactive,
+            Priority::Normal => Self::Normal,
+            Priority::Background => Self::Background,
+        }
+    }
+}
+
+impl From<engine::Priority> for Priority {
+    fn from(priority: engine::Priority) -> Self {
+        match priority {
+            engine::Priority::Interactive => Self::Interactive,
+            engine::Priority::Normal => Self::Normal,
+            engine::Priority::Background => Self::Background,
+        }
+    }
+}
+
+/// A session, by the number that `session.create` returned or by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SessionRef {
+    /// Number.
+    Number(u64),
+    /// Name.
+    Name(String),
+}
+
+/// What a field that is a [`SessionRef`] should be.
+pub(super) const SESSION_WANTED: &str = "a session's number or name";
+
+/// Parameters of `session.create`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionCreateParams {
+    /// Name, unique among the caller's sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Context; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u32>,
+    /// Of requests on it that name no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Seconds of idleness after which it is closed; without it, never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
+}
+
+impl Params for SessionCreateParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["name", "context_tokens", "priority", "ttl"])?;
+        Ok(Self {
+            name: fields.optional("name", "a string")?,
+            context_tokens: fields.optional("context_tokens", "an integer from 1")?,
+            priority: fields.optional("priority", PRIORITY_WANTED)?,
+            ttl: fields.optional("ttl", "seconds, an integer from 1")?,
+        })
+    }
+}
+
+/// Parameters of `session.info` and `session.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionParams {
+    /// Which.
+    pub session: SessionRef,
+}
+
+impl Params for SessionParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["session"])?;
+        Ok(Self { session: fields.required("session", SESSION_WANTED)? })
+    }
+}
+
+/// Parameters of `session.fork`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionForkParams {
+    /// The session to begin as.
+    pub session: SessionRef,
+    /// Name of the new session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How many of its tokens; without it, all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<u32>,
+}
+
+impl Params for SessionForkParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["session", "name", "at"])?;
+        Ok(Self {
+            session: fields.required("session", SESSION_WANTED)?,
+            name: fields.optional("name", "a string")?,
+            at: fields.optional("at", "an integer from 0")?,
+        })
+    }
+}
+
+/// Parameters of `session.truncate`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionTruncateParams {
+    /// Which.
+    pub session: SessionRef,
+    /// How many tokens stay.
+    pub tokens: u32,
+}
+
+impl Params for SessionTruncateParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["session", "tokens"])?;
+        Ok(Self {
+            session: fields.required("session", SESSION_WANTED)?,
+            tokens: fields.required("tokens", "an integer from 0")?,
+        })
+    }
+}
+
+/// Result of `session.create`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCreateResult {
+    /// The session's number.
+    pub session: u64,
+    /// Its name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its context, in tokens.
+    pub context_tokens: u32,
+}
+
+/// Result of `session.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionListResult {
+    /// The caller's sessions.
+    pub sessions: Vec<SessionEntry>,
+}
+
+/// Where a session's cache is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CachePlace {
+    /// In the device's memory.
+    Device,
+    /// In the host's memory.
+    Host,
+    /// In a file.
+    Disk,
+    /// Nowhere: it is computed when it is needed.
+    #[default]
+    None,
+}
+
+impl From<engine::CachePlace> for CachePlace {
+    fn from(place: engine::CachePlace) -> Self {
+        match place {
+            engine::CachePlace::Device => Self::Device,
+            engine::CachePlace::Host => Self::Host,
+            engine::CachePlace::Disk => Self::Disk,
+            engine::CachePlace::None => Self::None,
+        }
+    }
+}
+
+/// One session: in `session.list`, and the result of `session.info`, `session.fork` and
+/// `session.truncate`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionEntry {
+    /// Number.
+    pub session: u64,
+    /// Name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Context, in tokens.
+    pub context_tokens: u32,
+    /// Tokens it has, from its prompts and what was generated.
+    #[serde(default)]
+    pub tokens: u32,
+    /// Of these, in its cache.
+    pub cached_tokens: u32,
+    /// Where its cache is.
+    #[serde(default)]
+    pub cache: CachePlace,
+    /// Of requests on it that name no other.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Seconds of idleness after which it is closed, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
+    /// A request is running on it.
+    pub busy: bool,
+    /// Seconds since it was last used.
+    pub idle_seconds: u64,
+}
+
+impl From<engine::SessionInfo> for SessionEntry {
+    fn from(session: engine::SessionInfo) -> Self {
+        Self {
+            session: session.id.0,
+            name: session.name,
+            context_tokens: session.context_tokens,
+            tokens: session.tokens,
+            cached_tokens: session.cached_tokens,
+            cache: session.place.into(),
+            priority: session.priority.into(),
+            ttl: session.ttl_seconds,
+            busy: session.busy,
+            idle_seconds: session.idle_seconds,
+        }
+    }
+}
+
+/// Result of `session.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCloseResult {
+    /// Number of the session that was closed.
+    pub session: u64,
+}

@@ -1,0 +1,151 @@
+//! Sessions: forks, rollback, and caches that leave the device's memory and come back.
+#![allow(clippy::unwrap_used)]
+
+#[path = "engine_support/mod.rs"]
+mod engine_support;
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/tiny.rs"]
+mod tiny;
+
+use std::time::Duration;
+
+use engine_support::{Engine, finish, prompt, request, small_pool};
+use hob::engine::{AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions};
+
+fn fork(at: u32) -> SessionAction {
+    SessionAction::Fork { name: None, at: Some(at) }
+}
+
+#[test]
+fn a_fork_goes_on_from_what_it_shares_and_neither_side_sees_the_other() {
+    let engine = Engine::start(&EngineOptions { kv_tokens: 512, ..small_pool() });
+    let origin = engine.session();
+    let begun = engine.run(request(origin, &prompt(1, 40), 8));
+    let text = [prompt(1, 40), begun.tokens].concat();
+    // Two ways to go on, and what each gives alone.
+    let ways = [[&text[..], &prompt(2, 9)].concat(), [&text[..36], &prompt(3, 12)].concat()];
+    let alone = ways.each_ref().map(|way| engine.run(request(None, way, 10)).tokens);
+
+    let free = engine.status().kv_tokens_used;
+    let forks = [47, 36].map(|at| engine.act(origin, fork(at)).unwrap());
+    assert_eq!(engine.status().kv_tokens_used, free, "a fork takes no page");
+    assert_eq!(forks[0].tokens, 47);
+    assert_eq!(forks[1].cached_tokens, 36);
+    // All at once, the origin as well.
+    let running = [0, 1].map(|at| engine.generate(request(forks[at].id, &ways[at], 10)));
+    let other = engine.generate(request(origin, &ways[1], 10));
+    for ((events, alone), shared) in running.into_iter().zip(&alone).zip([47, 36]) {
+        let result = finish(events);
+        assert_eq!(&result.tokens, alone);
+        assert_eq!(result.cached_tokens, shared);
+    }
+    assert_eq!(finish(other).tokens, alone[1]);
+    engine.close(origin);
+    let again = engine.run(request(forks[0].id, &ways[0], 10));
+    assert_eq!(again.tokens, alone[0], "a fork outlives its origin");
+    engine.stop();
+}
+
+#[test]
+fn a_session_is_forked_and_cut_within_its_tokens_alone() {
+    let engine = Engine::start(&small_pool());
+    let session = engine.create(SessionOptions {
+        name: Some("notes".into()),
+        priority: Priority::Background,
+        ..SessionOptions::default()
+    });
+    engine.run(request(session, &prompt(1, 40), 1));
+    let too_far = AdmitError::NoSuchPosition { wanted: 41, tokens: 40 };
+    assert_eq!(engine.act(session, fork(41)), Err(too_far.clone()));
+    assert_eq!(engine.act(session, SessionAction::Truncate { tokens: 41 }), Err(too_far));
+    let same = SessionAction::Fork { name: Some("notes".into()), at: None };
+    assert_eq!(engine.act(session, same), Err(AdmitError::SessionExists("notes".into())));
+    assert_eq!(engine.list().len(), 1);
+
+    let used = engine.status().kv_tokens_used;
+    let cut = engine.act(session, SessionAction::Truncate { tokens: 30 }).unwrap();
+    assert_eq!((cut.tokens, cut.cached_tokens, cut.place), (30, 30, CachePlace::Device));
+    assert_eq!(engine.status().kv_tokens_used, used - 32, "a page was given back");
+    let result = engine.run(request(session, &prompt(1, 40), 1));
+    assert_eq!(result.cached_tokens, 30);
+    let fork = engine.act(session, fork(0)).unwrap();
+    assert_eq!((fork.tokens, fork.priority), (0, Priority::Background));
+    engine.stop();
+}
+
+#[test]
+fn caches_leave_for_the_host_and_come_back_without_being_computed_again() {
+    let engine = Engine::start(&small_pool());
+    let sessions: Vec<_> = (0..6).map(|_| engine.session()).collect();
+    let mut first = Vec::new();
+    for (seed, session) in (0..).zip(&sessions) {
+        first.push(engine.run(request(*session, &prompt(seed, 50), 3)));
+    }
+    let infos = engine.list();
+    let parked = infos.iter().filter(|info| info.place == CachePlace::Host).count();
+    assert!(parked >= 4, "of six sessions of two pages each, two fit: {infos:?}");
+    assert!(engine.status().host_cache_bytes > 0);
+    for ((seed, session), first) in (0..).zip(&sessions).zip(&first) {
+        let again = engine.run(request(*session, &prompt(seed, 50), 3));
+        assert_eq!(again.cached_tokens, 49, "session {seed}");
+        assert_eq!(again.tokens, first.tokens, "session {seed}");
+    }
+    // A fork of a session that is not on the device.
+    let parked = engine.list().into_iter().find(|info| info.place == CachePlace::Host).unwrap();
+    let fork = engine.act(parked.id, fork(50)).unwrap();
+    assert_eq!(fork.cached_tokens, 50);
+    engine.stop();
+}
+
+#[test]
+fn without_room_on_the_host_a_cache_is_computed_again_with_the_same_result() {
+    let engine = Engine::start(&EngineOptions { host_cache_bytes: 0, ..small_pool() });
+    let sessions: Vec<_> = (0..4).map(|_| engine.session()).collect();
+    let run = |seed: usize| engine.run(request(sessions[seed], &prompt(seed as u32, 50), 3));
+    let first: Vec<_> = (0..4).map(run).collect();
+    let info = engine.info(sessions[0]);
+    assert_eq!((info.place, info.cached_tokens, info.tokens), (CachePlace::None, 0, 52));
+    let again = run(0);
+    assert_eq!((again.cached_tokens, &again.tokens), (0, &first[0].tokens));
+    engine.stop();
+}
+
+/// Four requests that grow to more than the pool holds: some have to wait again in the middle, and
+/// nobody's answer changes.
+#[test]
+fn a_request_that_gives_up_its_pages_goes_on_where_it_was() {
+    for host_cache_bytes in [0, 1 << 20] {
+        let options = EngineOptions { host_cache_bytes, ..small_pool() };
+        let engine = Engine::start(&options);
+        let alone: Vec<_> =
+            (0..4).map(|seed| engine.run(request(None, &prompt(seed, 20), 70))).collect();
+        assert_eq!(engine.status().preemptions, 0);
+        let together: Vec<_> =
+            (0..4).map(|seed| engine.generate(request(None, &prompt(seed, 20), 70))).collect();
+        for (events, alone) in together.into_iter().zip(alone) {
+            let result = finish(events);
+            assert_eq!(result.tokens, alone.tokens);
+            assert_eq!(result.text, alone.text);
+        }
+        assert!(engine.status().preemptions > 0, "the pool was full");
+        let status = engine.status();
+        assert_eq!((status.kv_tokens_used, status.host_cache_bytes), (0, 0), "nothing is left");
+        engine.stop();
+    }
+}
+
+#[test]
+fn a_session_goes_when_it_was_idle_for_its_ttl() {
+    let engine = Engine::start(&small_pool());
+    let ttl = Some(Duration::from_millis(1));
+    let short = engine.create(SessionOptions { ttl, ..SessionOptions::default() });
+    let long = engine.session();
+    engine.run(request(long, &prompt(1, 4), 1));
+    std::thread::sleep(Duration::from_millis(2)); // of time passed, whatever the clock's step
+    engine.handle.commands.blocking_send(hob::engine::EngineCommand::Tick).unwrap();
+    let listed: Vec<_> = engine.list().into_iter().map(|info| info.id).collect();
+    assert_eq!(listed, [long]);
+    assert!(engine.act(short, SessionAction::Info).is_err());
+    engine.stop();
+}
