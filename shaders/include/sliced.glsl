@@ -2,9 +2,9 @@
 //
 // A word holds the same column's bits of all eight rows of a group, so one load of one address
 // serves every lane, and a lane's own weight is a mask away. Where the masked bits stay in place
-// (SHIFTED=0), lane l sees its weight times a power of two that its scale takes back; the top bit of
-// such a word is stored flipped, so that the lane that owns it sees a signed number: conversion from
-// signed integers is the fast one.
+// (SHIFTED=0), lane l sees its weight times a power of two that its scale takes back; the top bit
+// of such a word is stored flipped, so that the lane that owns it sees a signed number: conversion
+// from signed integers is the fast one.
 //
 // The including shader defines LANES = 8, `quads_at(i)` and `words_at(i)`: quad and word i of the
 // matrix.

@@ -5,7 +5,8 @@ use crate::tensor::layout::Layout;
 use crate::tensor::{DType, Packing};
 
 /// How the rows bound to `dispatch` are packed, from its kernel's name (`STEM_TYPE`, perhaps with
-/// `sliced_` before the type and `_experts`, `_shared` or `_pointers` behind it) and its parameters.
+/// `sliced_` before the type and `_experts`, `_shared` or `_pointers` behind it) and its
+/// parameters.
 pub(super) fn packing(
     dispatch: &Dispatch,
     stem: &str,

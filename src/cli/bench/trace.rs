@@ -1,4 +1,5 @@
-//! `--trace`: what host and device did and when, in the JSON that Chrome's tracing and Perfetto read.
+//! `--trace`: what host and device did and when, in the JSON that Chrome's tracing and Perfetto
+//! read.
 //!
 //! Host and device have clocks of their own. A profiled submission is waited for at once, so its
 //! last command is put where the wait ended: that is later than it was by the time it took the host
