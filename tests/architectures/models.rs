@@ -76,6 +76,12 @@ pub const MODELS: &[Tiny] = &[
         ..like_llama("llama-joined-biases", |_| {})
     },
     Tiny {
+        architecture: "qwen2",
+        parts: "attn_norm.weight attn_qkv.weight attn_qkv.bias attn_output.weight ffn_norm.weight \
+                ffn_gate.weight ffn_up.weight ffn_down.weight",
+        ..like_llama("qwen2-joined", |_| {})
+    },
+    Tiny {
         name: "gemma",
         architecture: "gemma",
         kv_heads: 1,

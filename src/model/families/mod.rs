@@ -137,7 +137,12 @@ fn check_tensors(file: &GgufFile, family: &Family, layers: usize) -> Result<(), 
     });
     let all = family.tensors.iter().map(ToString::to_string).chain(of_layers);
     for name in all {
-        if file.tensor(&name).is_none() {
+        // One bias for q, k and v joined stands for the three.
+        let joined = ["attn_q.bias", "attn_k.bias", "attn_v.bias"]
+            .iter()
+            .find_map(|part| name.strip_suffix(part))
+            .is_some_and(|layer| file.tensor(&format!("{layer}attn_qkv.bias")).is_some());
+        if file.tensor(&name).is_none() && !joined {
             return Err(ModelLoadError::Tensor {
                 path: file.path().to_owned(),
                 tensor: name,
