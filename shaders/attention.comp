@@ -1,5 +1,5 @@
-// attention: causal attention of the tokens of a tile over their session's KV pages, by online
-// softmax.
+// attention: attention, causal or not, of the tokens of a tile over their session's KV pages, by
+// online softmax.
 //
 // A workgroup takes ROWS rows: TILE_TOKENS neighbouring tokens of one session times HEADS of the
 // query heads that share a kv head, so that each key and value loaded serves ROWS rows. Lanes own
@@ -10,7 +10,7 @@
 // Dispatch   (tiles, kv_heads * head_parts, 1); local size (LANES, 1, 1)
 // Binding 0  q       readonly  f32 [tokens, heads * HEAD_DIM]
 // Binding 1  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
-// Binding 2  tiles   readonly  uvec4 [tiles]: first token, tokens, unused, unused
+// Binding 2  tiles   readonly  uvec4 [tiles]: first token, tokens, keys of the session, unused
 // Binding 3  tables  readonly  u32 [block tables, table_stride]
 // Binding 4  kv      readonly  quads of this layer's pages (include/pages.glsl)
 // Binding 5  values  readonly  the same pages as words
@@ -32,6 +32,7 @@ layout(constant_id = 3) const uint HEAD_DIM = 64;
 layout(constant_id = 4) const uint KV_HALF = 1; // 1: pages hold f16, 0: f32
 layout(constant_id = 5) const uint TILE_TOKENS = 1;
 layout(constant_id = 6) const uint HEADS = 1;   // query heads of a workgroup
+layout(constant_id = 7) const uint CAUSAL = 1;  // 0: a token sees those behind it too
 
 layout(push_constant) uniform Params {
     uint heads;
@@ -153,7 +154,7 @@ void main() {
     }
     lanes_ready();
 
-    const uint last = position[TILE_TOKENS - 1];
+    const uint last = CAUSAL == 1 ? position[TILE_TOKENS - 1] : tile.z - 1;
     const uint start = window > 0 && position[0] >= window ? position[0] - window + 1 : 0;
     for (uint block = start / LANES * LANES; block <= last; block += LANES) {
         const uint key_at = block + lane;
@@ -185,7 +186,8 @@ void main() {
         vec4 weight[ROWS]; // of this lane's position; x alone is used
         [[unroll]] for (uint j = 0; j < ROWS; j++) {
             const uint at = position[j / HEADS];
-            const bool visible = key_at <= at && (window == 0 || at - key_at < window);
+            const bool in_window = key_at <= at && (window == 0 || at - key_at < window);
+            const bool visible = CAUSAL == 1 ? in_window : key_at <= last;
             float s = score[j];
             if (soft_cap > 0.0) {
                 s = soft_cap * tanh(clamp(s / soft_cap, -15.0, 15.0));

@@ -7,7 +7,7 @@
 // Binding 1  words   readonly  32-bit plane of W from row row_first on, or the sliced rows again
 // Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
 // Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are;
-//                    read only with POSITIONS
+//                    read only with COLUMN > 0
 // Needs      nothing
 // Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
 //
@@ -30,7 +30,8 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
-layout(constant_id = 3) const uint POSITIONS = 0; // 1: rows by position, added to y
+// The rows are those of column 0 of the steps, the tokens; of another column they are added to y.
+layout(constant_id = 3) const uint COLUMN = 0;
 
 layout(push_constant) uniform Params {
     uint units;     // units in a row of W
@@ -45,7 +46,7 @@ layout(std430, binding = 1) readonly buffer Words { uint words[]; };
 layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
 layout(std430, binding = 3) buffer Y { vec4 y[]; };
 
-void store(uint at, vec4 value) { y[at] = POSITIONS == 1 ? y[at] + value : value; }
+void store(uint at, vec4 value) { y[at] = COLUMN > 0 ? y[at] + value : value; }
 
 #ifdef SLICED
 #define quads_at(i) quads[i]
@@ -94,7 +95,7 @@ void write_block(uint row, uint block_index, uint y_at) {
 
 void main() {
     const uint token = gl_WorkGroupID.x;
-    const uint row = (POSITIONS == 1 ? steps[token].y : steps[token].x) - row_first;
+    const uint row = steps[token][COLUMN] - row_first;
     if (row >= row_count) { // also where the row lies before the slice: the difference wraps
         return;
     }

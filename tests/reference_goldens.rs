@@ -73,3 +73,17 @@ fn mixtures_of_experts_give_the_logits_of_llama_cpp() {
         println!("{name}: worst logprob difference {worst:.6}");
     }
 }
+
+/// llama.cpp looks GELU up in a table of f16; the values of an embedding of length 1 are about 0.1.
+const EMBEDDING_TOLERANCE: f32 = 0.001;
+
+#[test]
+fn encoders_give_the_embeddings_of_llama_cpp() {
+    for name in common::ENCODERS {
+        let (path, goldens) = common::encoder(name);
+        let sizes = Sizes { context_tokens: 128, sessions: 3, tokens_max: 128, half: false };
+        let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
+        let worst = common::check_embeddings(&mut model, &goldens, EMBEDDING_TOLERANCE);
+        println!("{name}: worst difference {worst:.6}");
+    }
+}

@@ -155,6 +155,7 @@ fn load(
 ) -> Result<(Opened, ModelSource), OpenError> {
     let file = GgufFile::open(path)?;
     let hyper = read_hyper_params(&file)?;
+    refuse_encoders(&file, &hyper)?;
     let (tokenizer, chat) = open_text(&file)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
@@ -175,6 +176,19 @@ fn load(
     let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
     Ok((Opened { runner, tokenizer, chat, info, reopen: None }, source))
+}
+
+/// An engine generates; embeddings are computed by [`Runner::encode`] alone so far.
+fn refuse_encoders(file: &GgufFile, hyper: &HyperParams) -> Result<(), ModelLoadError> {
+    if hyper.encoder.is_none() {
+        return Ok(());
+    }
+    Err(ModelLoadError::Value {
+        path: file.path().to_owned(),
+        key: "general.architecture".to_owned(),
+        wanted: "a model that generates text; embedding models are not served yet".to_owned(),
+        found: format!("{:?}", hyper.architecture),
+    })
 }
 
 /// The tokenizer of a file, and its chat template where it has one.
@@ -215,7 +229,7 @@ fn kv_config(
     tell_of_context(options.context_tokens, trained, context_tokens);
     let mut config = KvConfig {
         layout,
-        layers: hyper.layers.len(),
+        layers: hyper.kv_layers(),
         context_tokens,
         tokens_max: options.kv_tokens,
         // Every session may keep a cache, and requests without a session need one as well.

@@ -95,6 +95,23 @@ impl Runner {
         Ok(())
     }
 
+    /// Runs a batch of whole texts through an encoder, and returns what it makes of every token:
+    /// f32 `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    ///
+    /// # Panics
+    /// If the model is no encoder, or the batch passes its limits: bugs of the caller.
+    pub fn encode(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
+        let encoded = self.model.inputs().encoded.expect("an encoder");
+        self.step(batch)?;
+        let width = self.model.hyper().embedding as usize;
+        let mut rows = vec![0.0; batch.token_count() * width];
+        self.executor.read(encoded.buffer, encoded.offset, bytemuck::cast_slice_mut(&mut rows))?;
+        Ok(rows)
+    }
+
     /// Logits of row `row` of the last batch: f32 `[vocab]`.
     pub fn logits(&mut self, row: usize) -> &mut [f32] {
         let vocab = self.model.vocab();

@@ -1,4 +1,4 @@
-//! `shaders/attention.comp`: causal attention over KV pages.
+//! `shaders/attention.comp`: attention over KV pages.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -20,7 +20,7 @@ pub struct Params {
 }
 
 const _: () = assert!(spirv::ATTENTION_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::ATTENTION_BINDINGS == 7 && spirv::ATTENTION_SPECS == 7);
+const _: () = assert!(spirv::ATTENTION_BINDINGS == 7 && spirv::ATTENTION_SPECS == 8);
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +62,9 @@ pub struct Attention {
     pub kv_half: bool,
     /// Positions a token sees, itself included; 0 for all.
     pub window: u32,
+    /// Whether a token sees only itself and those before it; else also those behind it, and windows
+    /// are not for it.
+    pub causal: bool,
     /// Factor of the scores.
     pub scale: f32,
     /// Soft cap of the scores; 0 for none.
@@ -72,7 +75,7 @@ pub struct Attention {
     pub q: BufferSlice,
     /// u32 `[tokens, 4]`: token id, position, block table, unused.
     pub steps: BufferSlice,
-    /// u32 `[tiles, 4]`: first token, tokens, unused, unused.
+    /// u32 `[tiles, 4]`: first token, tokens, keys of the session, unused.
     pub tiles: BufferSlice,
     /// u32 `[block tables, table_stride]`.
     pub tables: BufferSlice,
@@ -108,6 +111,7 @@ pub fn record(
         u32::from(args.kv_half),
         shape.tile_tokens,
         shape.heads,
+        u32::from(args.causal),
     ];
     recording.dispatch(Dispatch {
         kernel: by_subgroups(caps, &spirv::ATTENTION, &spirv::ATTENTION_SHARED),

@@ -33,7 +33,7 @@ pub fn record(
     tokens: u32,
     factor: f32,
 ) {
-    record_rows(recording, caps, table, (steps, y), tokens, (factor, false));
+    record_rows(recording, caps, table, (steps, y), tokens, (factor, 0));
 }
 
 /// Appends y\[t\] += table\[position\[t\]\].
@@ -47,7 +47,21 @@ pub fn record_positions(
     y: BufferSlice,
     tokens: u32,
 ) {
-    record_rows(recording, caps, table, (steps, y), tokens, (1.0, true));
+    record_rows(recording, caps, table, (steps, y), tokens, (1.0, 1));
+}
+
+/// Appends y\[t\] += table\[type\[t\]\].
+///
+/// `steps`: u32 `[tokens, 4]`, the token's type last. `y`: f32 `[tokens, row_len]`.
+pub fn record_types(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    table: &PackedMatrix,
+    steps: BufferSlice,
+    y: BufferSlice,
+    tokens: u32,
+) {
+    record_rows(recording, caps, table, (steps, y), tokens, (1.0, 3));
 }
 
 fn record_rows(
@@ -56,7 +70,7 @@ fn record_rows(
     table: &PackedMatrix,
     (steps, y): (BufferSlice, BufferSlice),
     tokens: u32,
-    (factor, positions): (f32, bool),
+    (factor, column): (f32, u32),
 ) {
     let layout = &table.layout;
     for slice in table.row_slices(caps, matmul::GROUP_MULTIPLE) {
@@ -74,7 +88,7 @@ fn record_rows(
                 layout.dtype,
                 "",
             ),
-            spec: vec![caps.lanes, 1, 1, u32::from(positions)],
+            spec: vec![caps.lanes, 1, 1, column],
             bindings: vec![slice.quads, slice.words, steps, y],
             push: bytemuck::bytes_of(&params).to_vec(),
             pointers: 0,

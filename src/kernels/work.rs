@@ -204,7 +204,7 @@ fn of_embed(dispatch: &Dispatch) -> Work {
     let row_bytes = (quads.bytes + words_bytes) / u64::from(params.row_count).max(1);
     let y_bytes = 4 * tokens * 32 * u64::from(params.blocks);
     // Rows of positions are added to what is there.
-    let added = if dispatch.spec[3] == 1 { y_bytes } else { 0 };
+    let added = if dispatch.spec[3] > 0 { y_bytes } else { 0 };
     Work { read_bytes: tokens * row_bytes + added, written_bytes: y_bytes, flops: 0 }
 }
 

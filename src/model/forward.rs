@@ -50,7 +50,12 @@ impl Model {
         for (index, layer) in self.layers.iter().enumerate() {
             step.layer(&mut recording, layer, index);
         }
-        if shape.logit_rows > 0 {
+        if let Some(rows) = self.scratch.inputs.encoded {
+            let bytes = u64::from(shape.tokens) * self.hyper.embedding * 4;
+            let [from, to] =
+                [self.scratch.stream, rows].map(|slice| BufferSlice { bytes, ..slice });
+            recording.copy(from, to);
+        } else if shape.logit_rows > 0 {
             step.logits(&mut recording);
         }
         recording
@@ -84,12 +89,28 @@ impl Step<'_> {
         let (caps, scratch) = (&self.model.capabilities, &self.model.scratch);
         let (steps, stream) = (scratch.inputs.steps, scratch.stream);
         let factor = self.model.hyper.embedding_factor;
-        let head = &self.model.head;
+        let embeddings = &self.model.embeddings;
         let tokens = self.shape.tokens;
-        embed::record(recording, caps, &head.embeddings, steps, stream, tokens, factor);
-        if let Some(positions) = &head.positions {
+        embed::record(recording, caps, &embeddings.tokens, steps, stream, tokens, factor);
+        if let Some(positions) = &embeddings.positions {
             embed::record_positions(recording, caps, positions, steps, stream, tokens);
         }
+        if let Some(types) = &embeddings.types {
+            embed::record_types(recording, caps, types, steps, stream, tokens);
+        }
+        if let Some(norm) = embeddings.norm {
+            self.norm_stream(recording, norm);
+        }
+    }
+
+    /// Puts the whole stream through a LayerNorm.
+    fn norm_stream(&self, recording: &mut Recording, norm: Norm) {
+        let scratch = &self.model.scratch;
+        self.normed(recording, norm, scratch.stream, self.shape.tokens);
+        let bytes = u64::from(self.shape.tokens) * self.model.hyper.embedding * 4;
+        let [from, to] =
+            [scratch.normed, scratch.stream].map(|slice| BufferSlice { bytes, ..slice });
+        recording.copy(from, to);
     }
 
     fn layer(&self, recording: &mut Recording, layer: &Layer, index: usize) {
@@ -99,7 +120,8 @@ impl Step<'_> {
         let join_attention = |recording: &mut Recording| {
             self.join_stream(recording, &layer.attention_out, attended, layer.attention_after);
         };
-        let parallel = self.model.hyper.residual != Residual::Sequential;
+        let parallel =
+            matches!(self.model.hyper.residual, Residual::Parallel | Residual::ParallelOneNorm);
         if !parallel {
             join_attention(recording);
         }
@@ -181,9 +203,13 @@ impl Step<'_> {
     ) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let width = hyper.embedding;
-        let Some(norm) = after else {
+        let sum_first = hyper.residual == Residual::NormedSum;
+        let Some(norm) = after.filter(|_| !sum_first) else {
             let stream = (scratch.stream, width);
             self.product(recording, projection, Input::bare(x), stream, Epilogue::Residual);
+            if let Some(norm) = after {
+                self.norm_stream(recording, norm);
+            }
             return;
         };
         assert!(norm.kind == NormKind::Rms && hyper.residual_factor == 1.0, "no family has both");
@@ -205,6 +231,7 @@ impl Step<'_> {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let caps = &self.model.capabilities;
         let spec = hyper.layers[index];
+        let kv_layer = index % hyper.kv_layers();
         let rope = spec.rope.map(|rope| &self.model.ropes[rope]);
         let kv_half = self.kv.config().layout.half;
         let table_stride = u32::try_from(self.kv.config().table_stride())
@@ -237,7 +264,7 @@ impl Step<'_> {
                 epsilon: hyper.epsilon,
             }),
             q: scratch.q,
-            kv: self.kv.layer(index),
+            kv: self.kv.layer(kv_layer),
         };
         qkv_post::record(recording, caps, &post, self.shape.tokens);
         let attend = Attention {
@@ -246,6 +273,7 @@ impl Step<'_> {
             head_dim: hyper.head_dim,
             kv_half,
             window: spec.window,
+            causal: hyper.encoder.is_none(),
             scale: hyper.attention_scale,
             soft_cap: hyper.attention_soft_cap,
             table_stride,
@@ -253,7 +281,7 @@ impl Step<'_> {
             steps: scratch.inputs.steps,
             tiles: scratch.inputs.tiles,
             tables: self.kv.tables(),
-            kv: self.kv.layer(index),
+            kv: self.kv.layer(kv_layer),
             y: scratch.attended,
         };
         let shape = attention::Shape {
@@ -267,7 +295,7 @@ impl Step<'_> {
     fn logits(&self, recording: &mut Recording) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let caps = &self.model.capabilities;
-        let head = &self.model.head;
+        let head = self.model.head.as_ref().expect("encoders are asked for no logits");
         let rows = self.shape.logit_rows;
         gather_rows::record(
             recording,
@@ -288,7 +316,7 @@ impl Step<'_> {
             x: input.x,
             x_stride: hyper.embedding,
             y: scratch.logits,
-            y_stride: head.vocab(),
+            y_stride: self.model.embeddings.vocab(),
             y_offset: 0,
             tokens: rows,
             norm: input.gain.map(|gain| (gain, hyper.epsilon)),
@@ -297,7 +325,7 @@ impl Step<'_> {
             epilogue,
         };
         matmul::record(recording, caps, &matmul);
-        let bytes = u64::from(rows) * head.vocab() * 4;
+        let bytes = u64::from(rows) * self.model.embeddings.vocab() * 4;
         let from = BufferSlice { bytes, ..scratch.logits };
         recording.copy(from, BufferSlice { bytes, ..scratch.inputs.logits });
     }

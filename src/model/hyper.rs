@@ -23,6 +23,8 @@ pub enum Residual {
     Parallel,
     /// Both read the same x through the same norm.
     ParallelOneNorm,
+    /// x = norm(x + attention(x)), then x = norm(x + feed_forward(x)).
+    NormedSum,
 }
 
 /// How queries and keys are normalised before they are rotated.
@@ -47,6 +49,17 @@ pub enum Mlp {
     GeGlu,
     /// down(gelu(up x)), by GELU's tanh form.
     Gelu,
+}
+
+/// How the rows of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first, of the token that stands for the whole text.
+    First,
+    /// The last.
+    Last,
 }
 
 /// What becomes of the head's product.
@@ -98,6 +111,8 @@ pub struct HyperParams {
     pub norms_before: bool,
     /// Stems of the tensors of these two norms.
     pub norm_names: [&'static str; 2],
+    /// Stems of the tensors of the norms behind the two.
+    pub norm_after_names: [&'static str; 2],
     /// Whether their results join it through a norm.
     pub norms_after: bool,
     /// Where attention and feed-forward read the stream.
@@ -110,6 +125,9 @@ pub struct HyperParams {
     pub mixture: Option<Mixture>,
     /// Whether `ffn_up` holds the rows of the gate before its own.
     pub gate_in_up: bool,
+    /// Of a model that makes no logits but reads a whole text at once, every token seeing all:
+    /// how its rows become one.
+    pub encoder: Option<Pooling>,
     /// Whether an embedding of the position is added to the token's.
     pub learned_positions: bool,
     /// Factor of the token embeddings.
@@ -175,11 +193,13 @@ impl HyperParams {
             norms_before: true,
             norm_names: ["attn_norm", "ffn_norm"],
             norms_after: false,
+            norm_after_names: ["post_attention_norm", "post_ffw_norm"],
             residual: Residual::Sequential,
             qk_norm: QkNorm::None,
             mlp: Mlp::SwiGlu,
             mixture: None,
             gate_in_up: false,
+            encoder: None,
             learned_positions: false,
             embedding_factor: 1.0,
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
@@ -189,6 +209,13 @@ impl HyperParams {
             ropes: vec![RopeSpec::read(keys, context_trained)?],
             layers: vec![LayerSpec { window: 0, rope: Some(0) }; layers as usize],
         })
+    }
+
+    /// Layers whose keys and values are kept side by side: an encoder needs those of a layer only
+    /// while it computes it.
+    #[must_use]
+    pub fn kv_layers(&self) -> usize {
+        if self.encoder.is_some() { 1 } else { self.layers.len() }
     }
 
     /// Dimensions of a head: `attention.key_length`, or the embedding shared by the heads.

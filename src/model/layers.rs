@@ -105,6 +105,7 @@ impl Layer {
             false => Ok(None),
         };
         let [attention_norm, feed_forward_norm] = hyper.norm_names;
+        let [attention_after, feed_forward_after] = hyper.norm_after_names;
         Ok(Self {
             attention_reads: before(loader, attention_norm)?,
             qkv: load_qkv(loader, hyper, index)?,
@@ -115,13 +116,13 @@ impl Layer {
                 q_width,
                 hyper.embedding,
             )?,
-            attention_after: after(loader, "post_attention_norm")?,
+            attention_after: after(loader, attention_after)?,
             feed_forward_reads: match hyper.residual {
                 Residual::ParallelOneNorm => Reads::SameAsAttention,
-                Residual::Sequential | Residual::Parallel => before(loader, feed_forward_norm)?,
+                _ => before(loader, feed_forward_norm)?,
             },
             feed_forward: FeedForward::load(loader, hyper, index)?,
-            feed_forward_after: after(loader, "post_ffw_norm")?,
+            feed_forward_after: after(loader, feed_forward_after)?,
         })
     }
 }
@@ -198,42 +199,70 @@ fn load_qkv(
     Ok(projections)
 }
 
-/// The model's two ends: token table, last norm, and the head that makes logits.
+/// What makes the stream of tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Embeddings {
+    pub tokens: PackedMatrix,
+    /// Of positions, where they are learned.
+    pub positions: Option<PackedMatrix>,
+    /// Of types of tokens, where there are such; all tokens have type 0.
+    pub types: Option<PackedMatrix>,
+    /// Norm of their sum.
+    pub norm: Option<Norm>,
+}
+
+/// What makes logits of the stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    pub embeddings: PackedMatrix,
-    /// Embeddings of positions, where they are learned.
-    pub positions: Option<PackedMatrix>,
     pub norm: Norm,
     /// The token table again where the file has no `output.weight`.
     pub output: PackedMatrix,
     pub output_bias: Option<BufferSlice>,
 }
 
-impl Head {
+impl Embeddings {
     pub(super) fn load(
         loader: &mut Loader<'_>,
         hyper: &HyperParams,
     ) -> Result<Self, ModelLoadError> {
-        let vocab = loader.vocab()?;
-        let embeddings = loader.matrix("token_embd.weight", hyper.embedding, vocab)?;
+        let (vocab, width) = (loader.vocab()?, hyper.embedding);
+        let tokens = loader.matrix("token_embd.weight", width, vocab)?;
         let positions = if hyper.learned_positions {
             let rows = hyper.context_trained.into();
-            Some(loader.matrix("position_embd.weight", hyper.embedding, rows)?)
+            Some(loader.matrix("position_embd.weight", width, rows)?)
         } else {
             None
         };
+        if hyper.encoder.is_none() {
+            return Ok(Self { tokens, positions, types: None, norm: None });
+        }
+        let types = match loader.rows_of("token_types.weight") {
+            Some(rows) => Some(loader.matrix("token_types.weight", width, rows)?),
+            None => None,
+        };
+        let norm = Some(Norm::load(loader, hyper, "token_embd_norm")?);
+        Ok(Self { tokens, positions, types, norm })
+    }
+
+    pub(super) fn vocab(&self) -> u64 {
+        self.tokens.layout.rows
+    }
+}
+
+impl Head {
+    pub(super) fn load(
+        loader: &mut Loader<'_>,
+        hyper: &HyperParams,
+        embeddings: &Embeddings,
+    ) -> Result<Self, ModelLoadError> {
+        let vocab = embeddings.vocab();
         let norm = Norm::load(loader, hyper, "output_norm")?;
         let output = if loader.has("output.weight") {
             loader.matrix("output.weight", hyper.embedding, vocab)?
         } else {
-            embeddings
+            embeddings.tokens
         };
         let output_bias = loader.opt_vector("output.bias", vocab)?;
-        Ok(Self { embeddings, positions, norm, output, output_bias })
-    }
-
-    pub(super) fn vocab(&self) -> u64 {
-        self.embeddings.layout.rows
+        Ok(Self { norm, output, output_bias })
     }
 }

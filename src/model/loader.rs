@@ -128,6 +128,11 @@ impl<'a> Loader<'a> {
         self.file.tensor(name).is_some()
     }
 
+    /// Rows of a tensor, where the file has it.
+    pub(super) fn rows_of(&self, name: &str) -> Option<u64> {
+        self.file.tensor(name).map(TensorInfo::rows)
+    }
+
     /// The tensor `name`, which must have `dims`.
     pub(super) fn tensor(
         &mut self,

@@ -12,6 +12,7 @@ mod hyper;
 mod keys;
 mod layers;
 mod loader;
+mod pooling;
 mod rope;
 mod scratch;
 
@@ -19,13 +20,14 @@ pub use error::ModelLoadError;
 pub use experts::Mixture;
 pub use families::{FAMILIES, Family, family, read_hyper_params};
 pub use forward::BatchShape;
-pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, QkNorm, Residual};
+pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, Pooling, QkNorm, Residual};
+pub use pooling::normalise;
 pub use rope::{RopeFactors, RopeSpec, Yarn};
 pub use scratch::{Inputs, Limits};
 
 use crate::gguf::GgufFile;
 use crate::gpu::{Capabilities, Executor};
-use layers::{Head, Layer};
+use layers::{Embeddings, Head, Layer};
 use rope::RopeTable;
 use scratch::Scratch;
 
@@ -38,7 +40,8 @@ pub struct Model {
     hyper: HyperParams,
     capabilities: Capabilities,
     layers: Vec<Layer>,
-    head: Head,
+    embeddings: Embeddings,
+    head: Option<Head>,
     ropes: Vec<RopeTable>,
     scratch: Scratch,
     weights_bytes: u64,
@@ -61,7 +64,11 @@ impl Model {
         let capabilities = executor.capabilities().clone();
         let mut loader = loader::Loader::new(executor, file, progress);
         loader.check_fits(&limits, &hyper)?;
-        let head = Head::load(&mut loader, &hyper)?;
+        let embeddings = Embeddings::load(&mut loader, &hyper)?;
+        let head = match hyper.encoder {
+            None => Some(Head::load(&mut loader, &hyper, &embeddings)?),
+            Some(_) => None,
+        };
         let layers = (0..hyper.layers.len())
             .map(|index| Layer::load(&mut loader, &hyper, index))
             .collect::<Result<Vec<_>, _>>()?;
@@ -79,8 +86,18 @@ impl Model {
                 factors.as_deref().filter(|_| spec.factors != RopeFactors::None),
             )?);
         }
-        let scratch = Scratch::create(loader.executor(), &hyper, head.vocab(), limits)?;
-        Ok(Self { hyper, capabilities, layers, head, ropes, scratch, weights_bytes, parameters })
+        let scratch = Scratch::create(loader.executor(), &hyper, embeddings.vocab(), limits)?;
+        Ok(Self {
+            hyper,
+            capabilities,
+            layers,
+            embeddings,
+            head,
+            ropes,
+            scratch,
+            weights_bytes,
+            parameters,
+        })
     }
 
     /// The network's shape.
@@ -92,7 +109,7 @@ impl Model {
     /// Size of the vocabulary: width of the logits.
     #[must_use]
     pub fn vocab(&self) -> usize {
-        usize::try_from(self.head.vocab()).expect("checked at load")
+        usize::try_from(self.embeddings.vocab()).expect("checked at load")
     }
 
     /// Bytes of the weights in the file.

@@ -22,12 +22,14 @@ pub struct Limits {
 pub struct Inputs {
     /// u32 `[tokens, 4]`: token id, position, row of the block tables, 0.
     pub steps: BufferSlice,
-    /// u32 `[tiles, 4]`: first token, tokens, 0, 0.
+    /// u32 `[tiles, 4]`: first token, tokens, keys of the session, 0.
     pub tiles: BufferSlice,
     /// u32 `[rows]`: tokens whose logits are wanted.
     pub rows: BufferSlice,
     /// f32 `[rows, vocab]`: their logits.
     pub logits: BufferSlice,
+    /// f32 `[tokens, embedding]`: what an encoder makes of every token.
+    pub encoded: Option<BufferSlice>,
 }
 
 /// Activations; a row for each token unless said otherwise.
@@ -93,6 +95,10 @@ impl Scratch {
             tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
             rows: buffer("logit rows", rows, BufferUsage::Upload)?,
             logits: buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
+            encoded: match hyper.encoder {
+                Some(_) => Some(buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?),
+                None => None,
+            },
         };
         let mut scratch = |label: &str, words: u64| buffer(label, words, BufferUsage::Scratch);
         Ok(Self {

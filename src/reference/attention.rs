@@ -1,5 +1,6 @@
 //! Twin of `shaders/attention.comp`.
 
+use std::collections::HashMap;
 use std::thread;
 
 use super::Memory;
@@ -13,17 +14,18 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
         panic!("attention has seven bindings")
     };
     let [_, _, _, head_dim, kv_half, ..] = dispatch.spec[..] else {
-        panic!("attention has seven constants")
+        panic!("attention has eight constants")
     };
     let (dim, heads) = (head_dim as usize, p.heads as usize);
     let layout = PageLayout { kv_heads: p.kv_heads, head_dim, half: kv_half == 1 };
     memory.update(y, |memory, y| {
-        let tokens: Vec<usize> = memory.words(tiles)[..4 * dispatch.groups[0] as usize]
+        // The keys of each token's session.
+        let tokens: HashMap<usize, u32> = memory.words(tiles)[..4 * dispatch.groups[0] as usize]
             .chunks_exact(4)
-            .flat_map(|tile| tile[0] as usize..(tile[0] + tile[1]) as usize)
+            .flat_map(|tile| (tile[0]..tile[0] + tile[1]).map(|token| (token as usize, tile[2])))
             .collect();
         let mut rows: Vec<(usize, &mut [f32])> = y.chunks_mut(heads * dim).enumerate().collect();
-        rows.retain(|(token, _)| tokens.contains(token));
+        rows.retain(|(token, _)| tokens.contains_key(token));
         let each = rows.len().div_ceil(thread::available_parallelism().map_or(1, usize::from));
         thread::scope(|scope| {
             for rows in rows.chunks_mut(each.max(1)) {
@@ -32,6 +34,8 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
                         let [_, position, table, _] = memory.words(steps)[4 * *token..][..4] else {
                             panic!("four words a step")
                         };
+                        let causal = dispatch.spec[7] == 1;
+                        let last = if causal { position } else { tokens[token] - 1 };
                         let pages = &memory.words(tables)[(table * p.table_stride) as usize..];
                         let context =
                             Context { p: &p, layout: &layout, words: memory.words(kv), pages };
@@ -39,7 +43,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
                         for (head, (q, out)) in
                             q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate()
                         {
-                            context.attend(head as u32, position, q, out);
+                            context.attend(head as u32, last, q, out);
                         }
                     }
                 });
@@ -56,7 +60,8 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// One head of one token: scores, softmax in two passes, weighted sum of values.
+    /// One head of one token, which sees up to `position`: scores, softmax in two passes, weighted
+    /// sum of values.
     fn attend(&self, head: u32, position: u32, q: &[f32], out: &mut [f32]) {
         let p = self.p;
         let kv_head = head / (p.heads / p.kv_heads);

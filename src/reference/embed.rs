@@ -9,11 +9,11 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let [quads, words, steps, y] = dispatch.bindings[..] else { panic!("embed has four bindings") };
     let packing = planes::packing(dispatch, "embed", params.row_count, params.units, params.blocks);
     let width = packing.layout.row_len as usize;
-    let positions = dispatch.spec[3] == 1;
+    let column = dispatch.spec[3] as usize;
     let mut values = vec![0.0; width];
     memory.update(y, |memory, y| {
         for token in 0..dispatch.groups[0] as usize {
-            let row = memory.words(steps)[4 * token + usize::from(positions)];
+            let row = memory.words(steps)[4 * token + column];
             let row = row.wrapping_sub(params.row_first);
             if row >= params.row_count {
                 continue;
@@ -23,7 +23,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
             packing.unpack_row(quads, words, row.into(), &mut values);
             for (out, value) in out.iter_mut().zip(&values) {
                 let value = params.factor * value;
-                *out = if positions { *out + value } else { value };
+                *out = if column > 0 { *out + value } else { value };
             }
         }
     });

@@ -43,17 +43,18 @@ impl Batch {
         self.spans.iter().flat_map(of).collect()
     }
 
-    /// u32 `[tiles, 4]`: first token, tokens, 0, 0; no tile has more than `tile_tokens` tokens or
-    /// the tokens of two sessions.
+    /// u32 `[tiles, 4]`: first token, tokens, keys of the session, 0; no tile has more than
+    /// `tile_tokens` tokens or the tokens of two sessions.
     #[must_use]
     pub fn tiles(&self, tile_tokens: u32) -> Vec<[u32; 4]> {
         let mut tiles = Vec::new();
         let mut first = 0;
         for span in &self.spans {
             let end = first + span.tokens.len() as u32;
+            let keys = span.position + span.tokens.len() as u32;
             while first < end {
                 let count = tile_tokens.min(end - first);
-                tiles.push([first, count, 0, 0]);
+                tiles.push([first, count, keys, 0]);
                 first += count;
             }
         }
@@ -88,7 +89,7 @@ mod tests {
         let batch = Batch { spans: vec![span(3, 7, &[50, 51, 52], 0), span(1, 0, &[9, 8], 2)] };
         assert_eq!(batch.steps()[2], [52, 9, 3, 0]);
         assert_eq!(batch.steps()[3], [9, 0, 1, 0]);
-        assert_eq!(batch.tiles(2), [[0, 2, 0, 0], [2, 1, 0, 0], [3, 2, 0, 0]]);
+        assert_eq!(batch.tiles(2), [[0, 2, 10, 0], [2, 1, 10, 0], [3, 2, 2, 0]]);
         assert_eq!(batch.logit_rows(), [3, 4]);
         assert_eq!((batch.token_count(), batch.logit_count()), (5, 2));
     }

@@ -8,7 +8,7 @@ use hob::gguf::GgufFile;
 use hob::gpu::Executor;
 use hob::kernels::PageLayout;
 use hob::kv_cache::{KvCache, KvConfig, KvLease};
-use hob::model::{Limits, Model, read_hyper_params};
+use hob::model::{Limits, Model, normalise, read_hyper_params};
 use hob::scheduler::{Batch, TokenSpan};
 use serde::Deserialize;
 
@@ -95,6 +95,23 @@ pub const SMALL_MODELS: [&str; 27] = [
     "malformed/ok-trailing-bytes",
 ];
 
+/// A text's tokens and its embedding.
+#[derive(Debug, Deserialize)]
+pub struct GoldenEmbedding {
+    pub tokens: Vec<u32>,
+    pub embedding: Vec<f32>,
+}
+
+/// A small encoder that is kept with the tests, and its golden outputs.
+pub fn encoder(name: &str) -> (PathBuf, Vec<GoldenEmbedding>) {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/encoders");
+    let golden = std::fs::read_to_string(folder.join(format!("{name}.golden.json"))).unwrap();
+    (folder.join(format!("{name}.gguf")), serde_json::from_str(&golden).unwrap())
+}
+
+/// Names for [`encoder`].
+pub const ENCODERS: [&str; 3] = ["bert-cls", "bert-mean", "nomic-bert"];
+
 /// A small mixture of experts that is kept with the tests, and its golden outputs.
 pub fn mixture(name: &str) -> (PathBuf, Vec<Golden>) {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/experts");
@@ -139,7 +156,7 @@ impl Driven {
             PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half: sizes.half };
         let config = KvConfig {
             layout,
-            layers: hyper.layers.len(),
+            layers: hyper.kv_layers(),
             context_tokens: sizes.context_tokens,
             tokens_max: sizes.context_tokens * sizes.sessions,
             leases_max: sizes.sessions,
@@ -196,6 +213,54 @@ impl Driven {
         }
         out
     }
+}
+
+impl Driven {
+    /// Embeds texts in one batch.
+    pub fn embed(&mut self, texts: &[&[u32]]) -> Vec<Vec<f32>> {
+        let leases: Vec<KvLease> = texts.iter().map(|text| self.lease(text.len())).collect();
+        let spans = texts.iter().zip(&leases).map(|(text, lease)| TokenSpan {
+            table: lease.table(),
+            position: 0,
+            tokens: text.to_vec(),
+            logits: 0,
+        });
+        let rows = self.runner.encode(&Batch { spans: spans.collect() }).expect("a step");
+        leases.into_iter().for_each(|lease| self.release(lease));
+        let hyper = self.runner.model().hyper();
+        let (pooling, width) = (hyper.encoder.expect("an encoder"), hyper.embedding as usize);
+        let mut first = 0;
+        let mut embed = |text: &&[u32]| {
+            let rows = &rows[first * width..(first + text.len()) * width];
+            first += text.len();
+            let mut vector = pooling.pool(rows, width);
+            normalise(&mut vector);
+            vector
+        };
+        texts.iter().map(&mut embed).collect()
+    }
+}
+
+/// Holds an encoder against its golden texts, in one batch and each alone: the bits are the same.
+/// Returns the worst difference of a value of an embedding of length 1.
+pub fn check_embeddings(model: &mut Driven, goldens: &[GoldenEmbedding], tolerance: f32) -> f32 {
+    let texts: Vec<&[u32]> = goldens.iter().map(|golden| &golden.tokens[..]).collect();
+    let together = model.embed(&texts);
+    let mut worst = 0.0_f32;
+    for ((golden, text), found) in goldens.iter().zip(&texts).zip(&together) {
+        let alone = model.embed(&[text]);
+        assert!(
+            alone[0].iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits()),
+            "{} tokens: other bits alone than beside others",
+            text.len()
+        );
+        for (found, wanted) in found.iter().zip(&golden.embedding) {
+            let off = (found - wanted).abs();
+            assert!(off <= tolerance, "{} tokens: {found}, {wanted} wanted", text.len());
+            worst = worst.max(off);
+        }
+    }
+    worst
 }
 
 /// Natural-log probabilities of a row of logits.

@@ -27,6 +27,7 @@ struct Layer {
     head_dim: u32,
     half: bool,
     window: u32,
+    causal: bool,
     soft_cap: f32,
     /// As chosen for the device where there is none.
     shape: Option<Shape>,
@@ -104,6 +105,7 @@ impl Layer {
             head_dim: self.head_dim,
             kv_half: self.half,
             window: self.window,
+            causal: self.causal,
             // Scores of several, so that a softmax has a few winners.
             scale: 4.0 / (self.head_dim as f32).sqrt(),
             soft_cap: self.soft_cap,
@@ -128,6 +130,7 @@ const PLAIN: Layer = Layer {
     half: true,
     window: 0,
     soft_cap: 0.0,
+    causal: true,
     shape: None,
 };
 
@@ -202,4 +205,10 @@ fn tiles_and_head_parts_that_are_not_full_write_only_their_own() {
 fn a_long_context_keeps_its_precision() {
     const LONG: Spans = &[(0, 127, 1), (3, 120, 8)];
     check(64, &[Layer { spans: LONG, ..PLAIN }, Layer { spans: LONG, ..PLAIN_F32 }]);
+}
+
+#[test]
+fn without_causality_a_token_sees_the_whole_session() {
+    let plain = Layer { spans: PREFILL, causal: false, half: false, ..PLAIN };
+    check(10, &[plain, Layer { head_dim: 32, group: 1, ..plain }]);
 }

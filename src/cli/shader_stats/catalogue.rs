@@ -182,6 +182,7 @@ fn of_heads(
             head_dim,
             kv_half,
             window: 0,
+            causal: true,
             scale: 1.0,
             soft_cap: 0.0,
             table_stride: 128,

@@ -4,6 +4,7 @@
 //! A family has no code that computes: it chooses among the features of [`HyperParams`], which
 //! `layers.rs` and `forward.rs` know how to load and to record.
 
+mod bert;
 mod cohere;
 mod deepseek;
 mod exaone;
@@ -66,7 +67,7 @@ impl Family {
 }
 
 /// The supported architectures.
-pub const FAMILIES: [Family; 28] = [
+pub const FAMILIES: [Family; 30] = [
     llama::LLAMA,
     llama::MISTRAL3,
     qwen::QWEN2,
@@ -95,6 +96,8 @@ pub const FAMILIES: [Family; 28] = [
     exaone::EXAONE,
     internlm2::INTERNLM2,
     deepseek::DEEPSEEK,
+    bert::BERT,
+    bert::NOMIC_BERT,
 ];
 
 /// The family of a name, if hob knows it.
