@@ -19,7 +19,7 @@ MODELS := $(or $(HOB_MODELS),target/models)
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check bench shader-stats models drivers install uninstall
+.PHONY: help deps build demo test check soak bench shader-stats models drivers install uninstall
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ test: ## Run all tests, on several Vulkan drivers; no GPU needed
 
 check: ## Check format, lints, licences, structure, scripts
 	@tests/make/check.sh
+
+soak: ## Let a crowd of clients loose on the engine for ten minutes
+	HOB_SOAK_SECONDS=600 HOB_KILLS=100 \
+		$(CARGO) test --locked --test server_soak --test engine_saving -- --nocapture
 
 bench: build ## Measure hob on this machine's device, and beside llama.cpp
 	@tests/models/fetch.sh

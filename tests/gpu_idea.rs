@@ -211,6 +211,44 @@ fn interleaved_sessions_give_what_each_gives_alone() {
     });
 }
 
+/// A fork's first token goes into a page that is copied; what follows is as if its text had been
+/// evaluated alone, and so is what its origin does meanwhile.
+#[test]
+fn a_fork_and_its_origin_give_what_each_text_gives_alone() {
+    on_tiny_models(true, |model| {
+        let text = random_tokens(8, 45);
+        let ways = [random_tokens(9, 5), random_tokens(10, 5)];
+        let alone = ways.each_ref().map(|way| {
+            let lease = model.lease(text.len() + way.len());
+            let whole = [&text[..], way].concat();
+            let rows = step(model, vec![span(&lease, 0, &whole, way.len())]);
+            model.release(lease);
+            rows
+        });
+        let mut origin = model.lease(text.len());
+        step(model, vec![span(&origin, 0, &text, 1)]);
+        let (kv, executor) = model.runner.kv_mut();
+        let mut fork = kv.fork(executor, &origin, text.len()).unwrap().unwrap();
+        for lease in [&mut fork, &mut origin] {
+            kv.grow(executor, lease, text.len(), text.len() + 5).unwrap().unwrap();
+        }
+        assert_eq!(fork.pages()[0], origin.pages()[0], "the full page is shared");
+        assert_ne!(fork.pages()[1], origin.pages()[1], "the one that is written is not");
+        // Both in one batch, then in batches of their own.
+        let at = text.len();
+        let both = vec![span(&origin, at, &ways[0][..3], 3), span(&fork, at, &ways[1][..2], 2)];
+        let rows = step(model, both);
+        assert_eq!(rows[..3], alone[0][..3], "the origin beside its fork");
+        assert_eq!(rows[3..], alone[1][..2], "the fork beside its origin");
+        let rows = step(model, vec![span(&fork, at + 2, &ways[1][2..], 3)]);
+        assert_eq!(rows, alone[1][2..], "the fork by itself");
+        let rows = step(model, vec![span(&origin, at + 3, &ways[0][3..], 2)]);
+        assert_eq!(rows, alone[0][3..], "the origin by itself");
+        model.release(origin);
+        model.release(fork);
+    });
+}
+
 /// The same last token behind two prefixes of one length: its key is the same in layer 0, which
 /// sees the token alone, and another in every layer above.
 fn check_contextual(model: &mut Driven, texts: [&[u32]; 2]) {

@@ -29,6 +29,7 @@ fn hobd(folder: &Path, model: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hobd"));
     command.arg("--model").arg(model).arg("--socket").arg(folder.join("hob.sock"));
     command.env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);
+    command.env("XDG_STATE_HOME", folder);
     command
 }
 

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places};
 use hob::engine::{
     self, EngineCommand, EngineFailure, EngineOptions, EngineThread, OpenError, Opened,
+    StateOptions,
 };
 use hob::gpu::{DeviceError, Executor};
 use hob::model::ModelLoadError;
@@ -180,7 +181,7 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
     tokio::spawn(end_in_time(stop.clone()));
     let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
-    let options = engine_options(config);
+    let options = engine_options(config, places);
     let Some(opened) = load(config, places, model, &options, &stop).await? else {
         return Ok(());
     };
@@ -225,7 +226,9 @@ fn model_path(config: &Config, places: &Places) -> Result<PathBuf, DaemonError> 
     }
 }
 
-fn engine_options(config: &Config) -> EngineOptions {
+fn engine_options(config: &Config, places: &Places) -> EngineOptions {
+    let folder = places.state_dir(config).filter(|_| config.save_sessions);
+    let disk_cache_bytes = u64::from(config.disk_cache_mib) << 20;
     EngineOptions {
         context_tokens: config.context_tokens as usize,
         kv_tokens: config.kv_tokens as usize,
@@ -235,6 +238,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         prefill_tokens_max: config.prefill_tokens_max as usize,
         inter_token: Duration::from_millis(config.inter_token_ms.into()),
         host_cache_bytes: u64::from(config.host_cache_mib) << 20,
+        state: folder.map(|folder| StateOptions { folder, disk_cache_bytes }),
         ..EngineOptions::default()
     }
 }

@@ -51,6 +51,18 @@ fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
             let (number, tokens) = (left.session, left.tokens);
             output::note(&format_args!("session {number} has {tokens} tokens"));
         }
+        SessionsAction::Save { session } => {
+            let params = SessionParams { session: find(client, session)? };
+            let saved: SessionEntry = client.call(method::SESSION_SAVE, &params)?;
+            let (number, tokens) = (saved.session, saved.tokens);
+            output::note(&format_args!("saved session {number} with {tokens} tokens"));
+        }
+        SessionsAction::Restore { session } => {
+            let params = SessionParams { session: find(client, session)? };
+            let back: SessionEntry = client.call(method::SESSION_RESTORE, &params)?;
+            let (number, tokens) = (back.session, back.tokens);
+            output::note(&format_args!("session {number} has {tokens} tokens"));
+        }
         SessionsAction::Close { session } => {
             let params = SessionParams { session: find(client, session)? };
             let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;

@@ -21,7 +21,7 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 21] = [
+pub(super) const KEYS: [Key; 24] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("device", "an index, name or UUID in quotes"),
@@ -86,6 +86,13 @@ pub(super) const KEYS: [Key; 21] = [
         name: "host_cache_mib",
         wanted: "an integer from 0 to 1048576",
         out_of_range: |c| outside(c.host_cache_mib, 0, 1 << 20),
+    },
+    any("state_dir", "a path in quotes"),
+    any("save_sessions", "true or false"),
+    Key {
+        name: "disk_cache_mib",
+        wanted: "an integer from 0 to 16777216",
+        out_of_range: |c| outside(c.disk_cache_mib, 0, 1 << 24),
     },
     any("cache_dir", "a path in quotes"),
     any("log_level", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),

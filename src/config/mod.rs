@@ -107,6 +107,12 @@ pub struct Config {
     pub inter_token_ms: u32,
     /// Host memory for caches that leave the device's, in MiB; 0: none.
     pub host_cache_mib: u32,
+    /// Folder of saved sessions; empty: [`Places::state_dir`].
+    pub state_dir: PathBuf,
+    /// Whether sessions are kept in files when the daemon stops.
+    pub save_sessions: bool,
+    /// Disk space for caches that leave the host's memory, in MiB; 0: none.
+    pub disk_cache_mib: u32,
     /// Folder of the pipeline cache; empty: [`Places::cache_dir`].
     pub cache_dir: PathBuf,
     /// How much the log tells.
@@ -137,6 +143,9 @@ impl Default for Config {
             prefill_tokens_max: 512,
             inter_token_ms: 100,
             host_cache_mib: 1024,
+            state_dir: PathBuf::new(),
+            save_sessions: true,
+            disk_cache_mib: 4096,
             cache_dir: PathBuf::new(),
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,

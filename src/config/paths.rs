@@ -34,6 +34,10 @@ pub struct Places {
     pub runtime_directory: Option<PathBuf>,
     /// The first of `CACHE_DIRECTORY`.
     pub cache_directory: Option<PathBuf>,
+    /// `XDG_STATE_HOME`.
+    pub xdg_state_home: Option<PathBuf>,
+    /// The first of `STATE_DIRECTORY`.
+    pub state_directory: Option<PathBuf>,
 }
 
 impl Places {
@@ -48,7 +52,9 @@ impl Places {
             xdg_data_home: absolute(env::var_os("XDG_DATA_HOME")),
             xdg_cache_home: absolute(env::var_os("XDG_CACHE_HOME")),
             runtime_directory: first_of(env::var_os("RUNTIME_DIRECTORY")),
+            xdg_state_home: absolute(env::var_os("XDG_STATE_HOME")),
             cache_directory: first_of(env::var_os("CACHE_DIRECTORY")),
+            state_directory: first_of(env::var_os("STATE_DIRECTORY")),
         }
     }
 
@@ -116,6 +122,19 @@ impl Places {
         }
         self.cache_directory.clone().or_else(|| {
             self.xdg(self.xdg_cache_home.as_deref(), ".cache").map(|folder| folder.join("hob"))
+        })
+    }
+
+    /// Folder of saved sessions: `config.state_dir`, else the service's `STATE_DIRECTORY`, else
+    /// `$XDG_STATE_HOME/hob` (by default in `~/.local/state`). `None`: no place for them.
+    #[must_use]
+    pub fn state_dir(&self, config: &Config) -> Option<PathBuf> {
+        if !config.state_dir.as_os_str().is_empty() {
+            return Some(config.state_dir.clone());
+        }
+        self.state_directory.clone().or_else(|| {
+            let state = self.xdg(self.xdg_state_home.as_deref(), ".local/state");
+            state.map(|folder| folder.join("hob"))
         })
     }
 

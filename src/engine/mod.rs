@@ -5,6 +5,7 @@
 
 mod activity;
 mod admission;
+mod fingerprint;
 mod heartbeat;
 mod open;
 mod placed;
@@ -12,6 +13,7 @@ mod recovery;
 mod request;
 mod room;
 mod runner;
+mod saving;
 mod sessions;
 mod steps;
 mod types;
@@ -23,6 +25,7 @@ pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use recovery::EngineFailure;
 pub use runner::Runner;
+pub use saving::StateOptions;
 pub use types::*;
 
 use std::sync::Arc;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::runner::Runner;
+use super::saving::StateOptions;
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::config::KvDtype;
@@ -54,6 +56,8 @@ pub struct EngineOptions {
     pub inter_token: Duration,
     /// Bytes of the host's memory for caches that leave the device's.
     pub host_cache_bytes: u64,
+    /// Where sessions are saved and parked in files, if they are.
+    pub state: Option<StateOptions>,
 }
 
 impl Default for EngineOptions {
@@ -68,6 +72,7 @@ impl Default for EngineOptions {
             reopen_pause: Duration::from_secs(1),
             inter_token: Duration::from_millis(100),
             host_cache_bytes: 1 << 30,
+            state: None,
         }
     }
 }
@@ -83,6 +88,8 @@ pub struct Opened {
     pub chat: Option<Arc<ChatTemplate>>,
     /// Facts about it.
     pub info: Arc<ModelInfo>,
+    /// What tells caches of this model, in this form, from all others.
+    pub made_by: String,
     /// How to load it again; `None` where a lost device ends the engine.
     pub reopen: Option<Reopen>,
 }
@@ -175,7 +182,11 @@ fn load(
     source.file.metadata_mut().drop_tokenizer_arrays();
     let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
-    Ok((Opened { runner, tokenizer, chat, info, reopen: None }, source))
+    let made_by = fingerprint::of(path, &config).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the model's file was not read again: no session outlives this");
+        format!("process {}", std::process::id())
+    });
+    Ok((Opened { runner, tokenizer, chat, info, made_by, reopen: None }, source))
 }
 
 /// An engine generates; embeddings are computed by [`Runner::encode`] alone so far.

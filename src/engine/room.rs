@@ -135,32 +135,39 @@ impl Worker {
         id
     }
 
-    /// Moves a session's cache from the device to the host's memory, or gives it up where there is
-    /// no room: its tokens are then computed again when they are needed.
+    /// Moves a session's cache from the device to the host's memory or a file, or gives it up where
+    /// there is no room: its tokens are then computed again when they are needed.
     pub(super) fn park(&mut self, id: SessionId) -> Result<(), DeviceError> {
         let session = self.sessions.get(id);
         let (tokens, bytes) =
             (session.tokens.len(), self.runner.kv().bytes_of(session.tokens.len()));
-        let keep = tokens > 0 && self.host_room(bytes as u64);
+        let on_host = tokens > 0 && self.host_room(bytes as u64);
+        let keep = on_host || tokens > 0 && self.disk_room(bytes as u64);
         let session = self.sessions.get_mut(id);
         let Some(lease) = session.lease.take() else { return Ok(()) };
         let (kv, executor) = self.runner.kv_mut();
         let read = if keep { Some(kv.read_pages(executor, &lease, tokens)) } else { None };
         kv.release(lease);
         session.parked = read.transpose()?.map(Parked::Host);
+        if !on_host && !self.park_on_disk(id) {
+            self.sessions.get_mut(id).parked = None;
+        }
+        let session = self.sessions.get(id);
         self.totals.activity.evictions += 1;
         tracing::debug!(session = id.0, tokens, place = ?session.place(), "a cache moved out");
         Ok(())
     }
 
     /// Whether the host has room for `bytes` more, at the cost of caches parked before.
-    fn host_room(&mut self, bytes: u64) -> bool {
+    pub(super) fn host_room(&mut self, bytes: u64) -> bool {
         if bytes > self.host_cache_bytes {
             return false;
         }
         while self.sessions.host_bytes() + bytes > self.host_cache_bytes {
             let Some(oldest) = self.sessions.longest_on_host() else { return false };
-            self.sessions.get_mut(oldest).parked = None;
+            if !self.park_on_disk(oldest) {
+                self.sessions.get_mut(oldest).parked = None;
+            }
         }
         true
     }
@@ -181,17 +188,25 @@ impl Worker {
         let tokens = std::mem::take(&mut session.tokens);
         let ready =
             self.take_table(id, asker).and_then(|taken| Ok(taken && self.hold(id, keep, asker)?));
-        let (kv, executor) = self.runner.kv_mut();
         let session = self.sessions.get_mut(id);
         session.tokens = tokens;
         if !matches!(ready, Ok(true)) {
             if let Some(lease) = session.lease.take() {
-                kv.release(lease);
+                self.runner.kv_mut().0.release(lease);
             }
             session.parked = Some(parked);
             return ready;
         }
-        let Parked::Host(bytes) = parked;
+        let bytes = match parked {
+            Parked::Host(bytes) => Some(bytes),
+            Parked::Disk(file) => self.read_parked(&file),
+        };
+        let (kv, executor) = self.runner.kv_mut();
+        let session = self.sessions.get_mut(id);
+        let Some(bytes) = bytes else {
+            session.tokens.clear(); // computed again
+            return Ok(true);
+        };
         let lease = session.lease.as_ref().expect("it has a table");
         kv.write_pages(executor, lease, keep, &bytes)?;
         session.tokens.truncate(keep);

@@ -33,15 +33,25 @@ impl Worker {
     }
 
     fn new_session(&mut self, owner: Owner, traits: Traits) -> Result<SessionId, AdmitError> {
-        if let Some(name) = &traits.name
+        self.check_new_session(owner, traits.name.as_deref())?;
+        Ok(self.sessions.insert(owner, traits))
+    }
+
+    /// Whether the owner may have one more session, of this name.
+    pub(super) fn check_new_session(
+        &self,
+        owner: Owner,
+        name: Option<&str>,
+    ) -> Result<(), AdmitError> {
+        if let Some(name) = name
             && self.sessions.named(owner, name).is_some()
         {
-            return Err(AdmitError::SessionExists(name.clone()));
+            return Err(AdmitError::SessionExists(name.to_owned()));
         }
         if self.sessions.count() >= self.sessions_max {
             return Err(AdmitError::TooManySessions { limit: self.sessions_max });
         }
-        Ok(self.sessions.insert(owner, traits))
+        Ok(())
     }
 
     pub(super) fn session_info(&self, id: SessionId) -> SessionInfo {
@@ -73,6 +83,8 @@ impl Worker {
         match action {
             SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
             SessionAction::Fork { name, at } => self.fork_session(owner, id, name, at),
+            SessionAction::Save => self.save_session(id),
+            SessionAction::Restore => (self.restore_session(id), Ok(())),
             SessionAction::Truncate { tokens } => {
                 (self.truncate_session(id, tokens as usize), Ok(()))
             }
@@ -165,8 +177,16 @@ impl Worker {
             self.totals.activity.note_end(FinishReason::Cancelled);
             generation.finish(FinishReason::Cancelled, None);
         }
-        self.drop_session(id);
+        self.forget_session(id);
         Ok(())
+    }
+
+    /// Drops a session and what was saved of it.
+    fn forget_session(&mut self, id: SessionId) {
+        if let Some(files) = &self.files {
+            files.forget(self.sessions.get(id).owner, id);
+        }
+        self.drop_session(id);
     }
 
     pub(super) fn drop_session(&mut self, id: SessionId) {
@@ -179,7 +199,7 @@ impl Worker {
     pub(super) fn close_expired(&mut self) {
         for id in self.sessions.expired(Instant::now()) {
             tracing::info!(session = id.0, "session closed: idle for longer than its ttl");
-            self.drop_session(id);
+            self.forget_session(id);
         }
     }
 }

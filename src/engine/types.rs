@@ -184,6 +184,12 @@ pub enum AdmitError {
         /// Tokens of the session.
         tokens: usize,
     },
+    /// The daemon has no folder for sessions.
+    #[error("this daemon saves no sessions")]
+    NoStateFolder,
+    /// A session could not be saved, or what was saved is of no use.
+    #[error("the saved session: {0}")]
+    NotSaved(String),
     /// A token that the vocabulary lacks.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
@@ -228,6 +234,10 @@ pub enum SessionAction {
         /// How many tokens; all of them without it.
         at: Option<u32>,
     },
+    /// Keeps it in a file.
+    Save,
+    /// Takes it back to what was saved.
+    Restore,
     /// Forgets what is behind the first tokens.
     Truncate {
         /// How many stay.
@@ -283,6 +293,8 @@ pub struct EngineStatus {
     pub preemptions: u64,
     /// Bytes of caches in the host's memory.
     pub host_cache_bytes: u64,
+    /// Bytes of caches in files.
+    pub disk_cache_bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Bytes the device may give.

@@ -14,6 +14,7 @@ use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
+use super::saving::Files;
 use super::steps::Slices;
 use super::types::{
     AdmitError, EngineEvent, EngineStatus, FinishReason, GenerateRequest, ModelInfo,
@@ -46,6 +47,7 @@ pub(super) struct Worker {
     pub(super) fair: Fairness,
     pub(super) slices: Slices,
     pub(super) host_cache_bytes: u64,
+    pub(super) files: Option<Files>,
     pub(super) sessions_max: usize,
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
@@ -75,6 +77,7 @@ impl Worker {
             arrived: 0,
             fair: Fairness::default(),
             host_cache_bytes: options.host_cache_bytes,
+            files: options.state.as_ref().map(|state| Files::new(state, opened.made_by)),
             sessions_max: options.sessions_max,
             requests_queued_max: options.requests_queued_max,
             started: Instant::now(),
@@ -91,6 +94,7 @@ impl Worker {
         mut self,
         mut commands: Receiver<EngineCommand>,
     ) -> Result<(), EngineFailure> {
+        self.restore_sessions();
         let ended = self.serve_all(&mut commands);
         if let Err(failure) = &ended {
             tracing::error!(%failure, "giving up");
@@ -118,6 +122,7 @@ impl Worker {
             let done = match command {
                 Ok(EngineCommand::Shutdown) | Err(TryRecvError::Disconnected) => {
                     self.shut_down();
+                    self.save_all();
                     return Ok(());
                 }
                 Ok(command) => {
@@ -257,6 +262,7 @@ impl Worker {
             kv_tokens_used: pool - kv.tokens_free() as u64,
             kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },
             host_cache_bytes: self.sessions.host_bytes(),
+            disk_cache_bytes: self.sessions.disk_bytes(),
             device_bytes: memory.used_bytes,
             device_budget_bytes: memory.budget_bytes,
             uptime_seconds: self.started.elapsed().as_secs(),

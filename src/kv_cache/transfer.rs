@@ -44,6 +44,14 @@ impl KvCache {
         Ok(bytes)
     }
 
+    /// The first `tokens` positions of what [`KvCache::read_pages`] returned for at least as many.
+    #[must_use]
+    pub fn first_pages(&self, bytes: &[u8], tokens: usize) -> Vec<u8> {
+        let wanted = self.bytes_of(tokens) / self.layers.len();
+        let layers = bytes.chunks_exact((bytes.len() / self.layers.len()).max(1));
+        layers.flat_map(|layer| &layer[..wanted]).copied().collect()
+    }
+
     /// Fills the pages of the first `tokens` positions, which are the lease's own, with what
     /// [`KvCache::read_pages`] returned for at least as many.
     ///

@@ -64,6 +64,8 @@ impl ErrorCode {
     pub const TOO_MANY_CONNECTIONS: Self = Self(-32017);
     /// The session has no such position.
     pub const NO_SUCH_POSITION: Self = Self(-32019);
+    /// A session could not be saved or restored.
+    pub const NOT_SAVED: Self = Self(-32020);
     /// The engine cannot take on requests any more.
     pub const ENGINE_STOPPED: Self = Self(-32018);
 }
@@ -130,6 +132,9 @@ impl From<AdmitError> for ErrorObject {
             ),
             AdmitError::NoSuchPosition { wanted, tokens } => {
                 (ErrorCode::NO_SUCH_POSITION, json!({"wanted": wanted, "tokens": tokens}))
+            }
+            AdmitError::NoStateFolder | AdmitError::NotSaved(_) => {
+                (ErrorCode::NOT_SAVED, Value::Null)
             }
             AdmitError::UnknownToken { token, vocab_size } => {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))

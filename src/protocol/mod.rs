@@ -49,6 +49,10 @@ pub mod method {
     pub const SESSION_FORK: &str = "session.fork";
     /// Forgets the end of a session.
     pub const SESSION_TRUNCATE: &str = "session.truncate";
+    /// Keeps a session in a file.
+    pub const SESSION_SAVE: &str = "session.save";
+    /// Takes a session back to what was saved.
+    pub const SESSION_RESTORE: &str = "session.restore";
     /// Closes a session of the caller's.
     pub const SESSION_CLOSE: &str = "session.close";
     /// Generates text.
@@ -69,13 +73,15 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 14] = [
+    pub const ALL: [&str; 16] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
         SESSION_INFO,
         SESSION_FORK,
         SESSION_TRUNCATE,
+        SESSION_SAVE,
+        SESSION_RESTORE,
         SESSION_CLOSE,
         GENERATE,
         CANCEL,

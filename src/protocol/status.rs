@@ -59,6 +59,9 @@ pub struct StatusResult {
     /// Bytes of caches in the host's memory.
     #[serde(default)]
     pub host_cache_bytes: u64,
+    /// Bytes of caches in files.
+    #[serde(default)]
+    pub disk_cache_bytes: u64,
     /// Times that a lost device was opened again.
     #[serde(default)]
     pub recoveries: u64,
@@ -157,6 +160,7 @@ impl StatusResult {
             evictions: status.activity.evictions,
             preemptions: status.preemptions,
             host_cache_bytes: status.host_cache_bytes,
+            disk_cache_bytes: status.disk_cache_bytes,
             recoveries: status.recoveries,
             kv_pages: KvPages { leased: pages.leased, free: pages.free, soiled: pages.soiled },
             finished: Finished {

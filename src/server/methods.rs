@@ -29,6 +29,8 @@ pub(super) enum Call {
     SessionInfo(SessionParams),
     SessionFork(SessionForkParams),
     SessionTruncate(SessionTruncateParams),
+    SessionSave(SessionParams),
+    SessionRestore(SessionParams),
     SessionClose(SessionParams),
     Generate(Box<GenerateParams>),
     Cancel(CancelParams),
@@ -51,6 +53,8 @@ impl Call {
             method::SESSION_INFO => Self::SessionInfo(Params::read(params)?),
             method::SESSION_FORK => Self::SessionFork(Params::read(params)?),
             method::SESSION_TRUNCATE => Self::SessionTruncate(Params::read(params)?),
+            method::SESSION_SAVE => Self::SessionSave(Params::read(params)?),
+            method::SESSION_RESTORE => Self::SessionRestore(Params::read(params)?),
             method::SESSION_CLOSE => Self::SessionClose(Params::read(params)?),
             method::GENERATE => Self::Generate(Box::new(Params::read(params)?)),
             method::CANCEL => Self::Cancel(Params::read(params)?),
@@ -71,6 +75,8 @@ impl Call {
             Self::SessionInfo(_) => method::SESSION_INFO,
             Self::SessionFork(_) => method::SESSION_FORK,
             Self::SessionTruncate(_) => method::SESSION_TRUNCATE,
+            Self::SessionSave(_) => method::SESSION_SAVE,
+            Self::SessionRestore(_) => method::SESSION_RESTORE,
             Self::SessionClose(_) => method::SESSION_CLOSE,
             Self::Generate(_) => method::GENERATE,
             Self::Cancel(_) => method::CANCEL,
@@ -101,6 +107,10 @@ impl Call {
             Self::SessionFork(params) => serialise(&sessions::fork(connection, params).await?),
             Self::SessionTruncate(params) => {
                 serialise(&sessions::truncate(connection, params).await?)
+            }
+            Self::SessionSave(params) => serialise(&sessions::save(connection, params).await?),
+            Self::SessionRestore(params) => {
+                serialise(&sessions::restore(connection, params).await?)
             }
             Self::SessionClose(params) => serialise(&sessions::close(connection, params).await?),
             Self::Generate(params) => {

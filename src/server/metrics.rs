@@ -67,6 +67,8 @@ impl Collector for Snapshot {
         out.counter("preemptions", "Requests that had to wait again.", status.preemptions)?;
         let host_bytes = status.host_cache_bytes;
         out.gauge("host_cache_bytes", "Caches in the host's memory.", host_bytes)?;
+        let disk_bytes = status.disk_cache_bytes;
+        out.gauge("disk_cache_bytes", "Caches in files.", disk_bytes)?;
         out.gauge("device_used_bytes", "Device memory in use.", status.device_bytes)?;
         out.gauge("device_budget_bytes", "Device memory to be had.", status.device_budget_bytes)?;
         out.counter("recoveries", "Times that a lost device was opened again.", status.recoveries)?;

@@ -123,6 +123,22 @@ pub(super) async fn truncate(
     Ok(act(connection, session, action).await?.into())
 }
 
+pub(super) async fn save(
+    connection: &Connection,
+    params: SessionParams,
+) -> Result<SessionEntry, ErrorObject> {
+    let session = find_session(connection, params.session).await?;
+    Ok(act(connection, session, SessionAction::Save).await?.into())
+}
+
+pub(super) async fn restore(
+    connection: &Connection,
+    params: SessionParams,
+) -> Result<SessionEntry, ErrorObject> {
+    let session = find_session(connection, params.session).await?;
+    Ok(act(connection, session, SessionAction::Restore).await?.into())
+}
+
 pub(super) async fn close(
     connection: &Connection,
     params: SessionParams,

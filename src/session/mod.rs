@@ -1,5 +1,9 @@
 //! Sessions: who owns each, and what its cache holds.
 
+mod file;
+
+pub use file::{Header, Saved, SessionFileError, SessionFolder, SpillFile};
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -50,6 +54,8 @@ pub enum CachePlace {
 pub enum Parked {
     /// What [`KvCache::read_pages`](crate::kv_cache::KvCache::read_pages) returned.
     Host(Vec<u8>),
+    /// A file that holds them.
+    Disk(SpillFile),
 }
 
 /// One session.
@@ -78,6 +84,7 @@ impl Session {
         match (&self.lease, &self.parked) {
             (Some(_), _) => CachePlace::Device,
             (None, Some(Parked::Host(_))) => CachePlace::Host,
+            (None, Some(Parked::Disk(_))) => CachePlace::Disk,
             (None, None) => CachePlace::None,
         }
     }
@@ -113,8 +120,17 @@ pub struct Sessions {
 impl Sessions {
     /// Adds a session.
     pub fn insert(&mut self, owner: Owner, traits: Traits) -> SessionId {
-        self.next += 1;
-        let id = SessionId(self.next);
+        let id = SessionId(self.next + 1);
+        self.insert_as(id, owner, traits);
+        id
+    }
+
+    /// Adds a session under a number that it had before.
+    ///
+    /// # Panics
+    /// If there is one of this number: a bug of the caller.
+    pub fn insert_as(&mut self, id: SessionId, owner: Owner, traits: Traits) {
+        self.next = self.next.max(id.0);
         let session = Session {
             owner,
             traits,
@@ -124,8 +140,19 @@ impl Sessions {
             tokens: Vec::new(),
             last_used: Instant::now(),
         };
-        self.sessions.insert(id, session);
-        id
+        let before = self.sessions.insert(id, session);
+        assert!(before.is_none(), "numbers are unique");
+    }
+
+    /// Gives no new session a number up to this one.
+    pub fn reserve(&mut self, number: u64) {
+        self.next = self.next.max(number);
+    }
+
+    /// Whether a number is taken, by anybody's session.
+    #[must_use]
+    pub fn contains(&self, id: SessionId) -> bool {
+        self.sessions.contains_key(&id)
     }
 
     /// Takes a session out; its lease must then be released.
@@ -209,9 +236,28 @@ impl Sessions {
     pub fn host_bytes(&self) -> u64 {
         let bytes = |session: &Session| match &session.parked {
             Some(Parked::Host(bytes)) => bytes.len() as u64,
-            None => 0,
+            _ => 0,
         };
         self.sessions.values().map(bytes).sum()
+    }
+
+    /// Bytes parked in files.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        let bytes = |session: &Session| match &session.parked {
+            Some(Parked::Disk(file)) => file.cache_bytes,
+            _ => 0,
+        };
+        self.sessions.values().map(bytes).sum()
+    }
+
+    /// The sessions that have owners who can name them, the one used last first.
+    #[must_use]
+    pub fn by_last_use(&self) -> Vec<SessionId> {
+        let named = self.sessions.iter().filter(|(_, session)| !session.traits.ephemeral);
+        let mut ids: Vec<_> = named.map(|(id, session)| (session.last_used, *id)).collect();
+        ids.sort_by(|a, b| b.cmp(a));
+        ids.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Sessions whose time is over.

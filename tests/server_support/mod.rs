@@ -172,7 +172,7 @@ impl Script {
     ) -> Result<SessionInfo, AdmitError> {
         let at = self.find(owner, id)?;
         match action {
-            SessionAction::Info => {}
+            SessionAction::Info | SessionAction::Save | SessionAction::Restore => {}
             SessionAction::Fork { name, .. } => return self.create(owner, name, None),
             SessionAction::Truncate { tokens } => self.sessions[at].1.tokens = tokens,
         }

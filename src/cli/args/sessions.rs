@@ -61,6 +61,18 @@ pub enum SessionsAction {
         #[arg(value_name = "TOKENS")]
         tokens: u32,
     },
+    /// Keep a session in a file, as it is now
+    Save {
+        /// Name or number of the session
+        #[arg(value_name = "NAME")]
+        session: String,
+    },
+    /// Take a session back to what was saved
+    Restore {
+        /// Name or number of the session
+        #[arg(value_name = "NAME")]
+        session: String,
+    },
     /// Close a session and free its cache
     Close {
         /// Name or number of the session

@@ -1,0 +1,242 @@
+//! Sessions in files: saved on request and at the end, brought back at the start; and parked there
+//! when the host's memory for caches is full.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::types::{AdmitError, SessionInfo};
+use super::worker::Worker;
+use crate::gpu::DeviceError;
+use crate::scheduler::Priority;
+use crate::session::{
+    Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId, SpillFile, Traits,
+};
+
+/// Where sessions are kept in files, and how much of it.
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// The daemon's folder.
+    pub folder: PathBuf,
+    /// Bytes of caches that may be parked there.
+    pub disk_cache_bytes: u64,
+}
+
+/// The files of an engine.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: SessionFolder,
+    disk_cache_bytes: u64,
+    /// What caches are computed by, and their form.
+    made_by: String,
+}
+
+impl Files {
+    pub(super) fn new(options: &StateOptions, made_by: String) -> Self {
+        let folder = SessionFolder::new(&options.folder, &made_by);
+        Self { folder, disk_cache_bytes: options.disk_cache_bytes, made_by }
+    }
+
+    pub(super) fn forget(&self, owner: Owner, id: SessionId) {
+        self.folder.forget(owner.uid, id.0);
+    }
+}
+
+fn name_of(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Interactive => "interactive",
+        Priority::Normal => "normal",
+        Priority::Background => "background",
+    }
+}
+
+impl Worker {
+    /// Brings the saved sessions back. Their caches are in the host's memory then, as far as there
+    /// is room; what cannot be used is told and left alone.
+    pub(super) fn restore_sessions(&mut self) {
+        let Some(files) = &self.files else { return };
+        let mut restored = 0;
+        let made_by = files.made_by.clone();
+        for path in files.folder.list() {
+            // Whatever becomes of it, no other session is saved in its place.
+            self.sessions.reserve(SessionFolder::number_of(&path).unwrap_or(0));
+            let inserted = match Saved::read(&path, &made_by) {
+                Ok(saved) => self.insert_saved(saved).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match inserted {
+                Ok(_) => restored += 1,
+                Err(error) => tracing::warn!("a saved session does not come back: {error}"),
+            }
+        }
+        if restored > 0 {
+            tracing::info!(restored, "sessions are back");
+        }
+    }
+
+    fn insert_saved(&mut self, saved: Saved) -> Result<SessionId, AdmitError> {
+        let Saved { header, tokens, cache } = saved;
+        let owner = Owner { uid: header.uid };
+        let priority = Priority::ALL.into_iter().find(|p| name_of(*p) == header.priority);
+        let traits = Traits {
+            name: header.name,
+            context_tokens: (header.context_tokens as usize)
+                .min(self.info.context_tokens as usize)
+                .max(1),
+            priority: priority.unwrap_or_default(),
+            ttl: header.ttl_seconds.map(Duration::from_secs),
+            ephemeral: false,
+        };
+        let id = SessionId(header.session);
+        self.check_new_session(owner, traits.name.as_deref())?;
+        if self.sessions.contains(id) {
+            return Err(AdmitError::SessionExists(id.0.to_string()));
+        }
+        self.sessions.insert_as(id, owner, traits);
+        self.give_cache(id, tokens, cache);
+        Ok(id)
+    }
+
+    /// Puts a saved cache in the place of a session's own.
+    fn give_cache(&mut self, id: SessionId, tokens: Vec<u32>, cache: Vec<u8>) {
+        let session = self.sessions.get_mut(id);
+        session.tokens.clear();
+        session.parked = None;
+        if let Some(lease) = session.lease.take() {
+            self.runner.kv_mut().0.release(lease);
+        }
+        let right = cache.len() == self.runner.kv().bytes_of(tokens.len());
+        let room = !cache.is_empty() && right && self.host_room(cache.len() as u64);
+        let session = self.sessions.get_mut(id);
+        session.tokens = tokens;
+        session.parked = room.then_some(Parked::Host(cache));
+    }
+
+    /// A session as its file is to hold it.
+    fn snapshot(&mut self, id: SessionId) -> Result<Saved, DeviceError> {
+        let session = self.sessions.get(id);
+        let tokens = session.tokens.clone();
+        let cache = match (&session.lease, &session.parked) {
+            (Some(_), _) => {
+                let (kv, executor) = self.runner.kv_mut();
+                let lease = self.sessions.get(id).lease.as_ref().expect("seen above");
+                kv.read_pages(executor, lease, tokens.len())?
+            }
+            (None, Some(Parked::Host(bytes))) => self.runner.kv().first_pages(bytes, tokens.len()),
+            (None, Some(Parked::Disk(file))) => {
+                let bytes = self.read_parked(file).unwrap_or_default(); // tokens are still saved
+                self.runner.kv().first_pages(&bytes, tokens.len())
+            }
+            (None, None) => Vec::new(),
+        };
+        let session = self.sessions.get(id);
+        let header = Header {
+            uid: session.owner.uid,
+            session: id.0,
+            name: session.traits.name.clone(),
+            context_tokens: session.traits.context_tokens as u64,
+            priority: name_of(session.traits.priority).into(),
+            ttl_seconds: session.traits.ttl.map(|ttl| ttl.as_secs()),
+            made_by: self.files.as_ref().map_or_else(String::new, |files| files.made_by.clone()),
+            tokens: tokens.len() as u64,
+            cache_bytes: cache.len() as u64,
+        };
+        Ok(Saved { header, tokens, cache })
+    }
+
+    /// Saves a session: the file is on the disk when the answer comes.
+    pub(super) fn save_session(
+        &mut self,
+        id: SessionId,
+    ) -> (Result<SessionInfo, AdmitError>, Result<(), DeviceError>) {
+        let Some(files) = &self.files else { return (Err(AdmitError::NoStateFolder), Ok(())) };
+        let path = files.folder.saved(self.sessions.get(id).owner.uid, id.0);
+        let saved = match self.snapshot(id) {
+            Ok(saved) => saved,
+            Err(error) => return (Err(AdmitError::NotSaved(error.to_string())), Err(error)),
+        };
+        match saved.write(&path, true) {
+            Ok(()) => (Ok(self.session_info(id)), Ok(())),
+            Err(error) => (Err(AdmitError::NotSaved(told(&error))), Ok(())),
+        }
+    }
+
+    /// Takes a session back to where it was saved.
+    pub(super) fn restore_session(&mut self, id: SessionId) -> Result<SessionInfo, AdmitError> {
+        let Some(files) = &self.files else { return Err(AdmitError::NoStateFolder) };
+        let session = self.sessions.get(id);
+        if session.busy {
+            return Err(AdmitError::SessionBusy(id.0));
+        }
+        let path = files.folder.saved(session.owner.uid, id.0);
+        let saved = Saved::read(&path, &files.made_by)
+            .map_err(|error| AdmitError::NotSaved(told(&error)))?;
+        self.give_cache(id, saved.tokens, saved.cache);
+        Ok(self.session_info(id))
+    }
+
+    /// Saves every session, the one used last first: the daemon may not have the time for all.
+    pub(super) fn save_all(&mut self) {
+        if self.files.is_none() {
+            return;
+        }
+        for id in self.sessions.by_last_use() {
+            if let (Err(error), _) = self.save_session(id) {
+                tracing::warn!(session = id.0, %error, "a session was not saved");
+            }
+        }
+    }
+
+    /// Whether a cache of so many bytes may be moved into a file.
+    pub(super) fn disk_room(&self, bytes: u64) -> bool {
+        let limit = self.files.as_ref().map_or(0, |files| files.disk_cache_bytes);
+        self.sessions.disk_bytes() + bytes <= limit
+    }
+
+    /// Moves a cache from the host's memory into a file; whether it is kept there.
+    pub(super) fn park_on_disk(&mut self, id: SessionId) -> bool {
+        let Some(files) = &self.files else { return false };
+        let session = self.sessions.get(id);
+        let Some(Parked::Host(bytes)) = &session.parked else { return false };
+        if !self.disk_room(bytes.len() as u64) {
+            return false;
+        }
+        let path = files.folder.parked(session.owner.uid, id.0);
+        let Ok(saved) = self.snapshot(id) else { return false };
+        let cache_bytes = saved.cache.len() as u64;
+        let written = saved.write(&path, false); // of no use to another life of the daemon
+        let file = SpillFile { path, cache_bytes };
+        match written {
+            Ok(()) => {
+                self.sessions.get_mut(id).parked = Some(Parked::Disk(file));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a cache could not be moved to the disk");
+                false
+            }
+        }
+    }
+
+    /// The cache in a file that parks it; `None` if the file is not what was written.
+    pub(super) fn read_parked(&self, file: &SpillFile) -> Option<Vec<u8>> {
+        let made_by = &self.files.as_ref()?.made_by;
+        match Saved::read(&file.path, made_by) {
+            Ok(saved) => Some(saved.cache),
+            Err(error) => {
+                tracing::warn!(%error, "a parked cache is lost and computed again");
+                None
+            }
+        }
+    }
+}
+
+/// What a caller is told: not the daemon's folders.
+fn told(error: &SessionFileError) -> String {
+    match error {
+        SessionFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            "it was not saved".into()
+        }
+        SessionFileError::Io { source, .. } => source.to_string(),
+        SessionFileError::Unusable { what, .. } => what.clone(),
+    }
+}

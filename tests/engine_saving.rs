@@ -1,0 +1,199 @@
+//! Sessions in files: they outlive the engine, and no file is ever half of one.
+#![allow(clippy::unwrap_used)]
+
+#[path = "engine_support/mod.rs"]
+mod engine_support;
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/tiny.rs"]
+mod tiny;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use engine_support::{Engine, prompt, request, small_pool};
+use hob::engine::{
+    AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions, StateOptions,
+};
+use random::Random;
+
+fn options(folder: &Path) -> EngineOptions {
+    let state = StateOptions { folder: folder.to_owned(), disk_cache_bytes: 1 << 30 };
+    EngineOptions { state: Some(state), ..small_pool() }
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == ending) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn named(name: &str) -> SessionOptions {
+    SessionOptions {
+        name: Some(name.into()),
+        context_tokens: Some(80),
+        priority: Priority::Background,
+        ..SessionOptions::default()
+    }
+}
+
+#[test]
+fn sessions_come_back_with_their_caches_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&options(folder.path()));
+    let (notes, empty) = (engine.create(named("notes")), engine.session());
+    let first = engine.run(request(notes, &prompt(1, 50), 5));
+    let before = engine.list();
+    engine.stop();
+
+    let engine = Engine::start(&options(folder.path()));
+    let after = engine.list();
+    assert_eq!(after.len(), 2);
+    assert_eq!((after[0].id, after[1].id), (notes, empty));
+    assert_eq!(after[0].name.as_deref(), Some("notes"));
+    assert_eq!((after[0].context_tokens, after[0].priority), (80, Priority::Background));
+    assert_eq!((after[0].tokens, after[0].cached_tokens), (before[0].tokens, before[0].tokens));
+    let text = [prompt(1, 50), first.tokens.clone()].concat();
+    let again = engine.run(request(notes, &text, 5));
+    assert_eq!(again.cached_tokens, 54, "all but the last token");
+    let alone = engine.run(request(None, &text, 5));
+    assert_eq!(again.tokens, alone.tokens);
+    assert!(engine.session() > empty, "numbers are not given twice");
+    engine.close(notes);
+    engine.stop();
+
+    let engine = Engine::start(&options(folder.path()));
+    assert!(engine.list().iter().all(|info| info.id != notes), "a closed session is gone");
+    engine.stop();
+}
+
+#[test]
+fn a_damaged_file_is_refused_and_kept_and_nothing_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&options(folder.path()));
+    let session = engine.session();
+    engine.run(request(session, &prompt(1, 50), 1));
+    engine.stop();
+    let [file] = &files(folder.path(), "session")[..] else { panic!("one file") };
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file, &bytes).unwrap();
+
+    let engine = Engine::start(&options(folder.path()));
+    assert_eq!(engine.list(), []);
+    assert!(engine.session() > session);
+    engine.stop();
+    assert_eq!(fs::read(file).unwrap(), bytes);
+}
+
+#[test]
+fn a_session_goes_back_to_what_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&options(folder.path()));
+    let session = engine.session();
+    let restore = || engine.act(session, SessionAction::Restore);
+    assert_eq!(restore(), Err(AdmitError::NotSaved("it was not saved".into())));
+    engine.run(request(session, &prompt(1, 40), 1));
+    engine.act(session, SessionAction::Save).unwrap();
+    engine.run(request(session, &prompt(2, 60), 1));
+    let back = restore().unwrap();
+    assert_eq!((back.tokens, back.cached_tokens), (40, 40));
+    assert_eq!(engine.run(request(session, &prompt(1, 41), 1)).cached_tokens, 40);
+    engine.stop();
+
+    let engine = Engine::start(&small_pool());
+    let session = engine.session();
+    assert_eq!(engine.act(session, SessionAction::Save), Err(AdmitError::NoStateFolder));
+    engine.stop();
+}
+
+#[test]
+fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = EngineOptions { host_cache_bytes: 0, ..options(folder.path()) };
+    let engine = Engine::start(&options);
+    let sessions: Vec<_> = (0..4).map(|_| engine.session()).collect();
+    let run = |seed: usize| engine.run(request(sessions[seed], &prompt(seed as u32, 50), 3));
+    let first: Vec<_> = (0..4).map(run).collect();
+    assert_eq!(engine.info(sessions[0]).place, CachePlace::Disk);
+    assert!(engine.status().disk_cache_bytes > 0);
+    let again = run(0);
+    assert_eq!((again.cached_tokens, &again.tokens), (49, &first[0].tokens));
+    // A file that is not what was written is not used.
+    for file in files(folder.path(), "parked") {
+        fs::write(file, b"something else").unwrap();
+    }
+    let again = run(1);
+    assert_eq!((again.cached_tokens, &again.tokens), (0, &first[1].tokens));
+    sessions.iter().for_each(|session| engine.close(*session));
+    assert_eq!(files(folder.path(), "parked"), [] as [PathBuf; 0]);
+    engine.stop();
+}
+
+/// The folder of a process that saves sessions until it is killed.
+const SAVER: &str = "HOB_TEST_SAVER";
+
+/// Not a test of its own: what `kills_leave_whole_sessions` starts and kills.
+#[test]
+fn saver() {
+    let Some(folder) = std::env::var_os(SAVER) else { return };
+    let engine = Engine::start(&options(Path::new(&folder)));
+    let sessions = engine.list().into_iter().map(|info| info.id);
+    let mut sessions: Vec<_> = sessions.collect();
+    while sessions.len() < 4 {
+        sessions.push(engine.session());
+    }
+    for round in 0.. {
+        for session in &sessions {
+            let length = 8 + round % 60;
+            engine.run(request(*session, &prompt(session.0 as u32, length), 0));
+            engine.act(*session, SessionAction::Save).unwrap();
+        }
+    }
+}
+
+#[test]
+fn kills_leave_whole_sessions() {
+    let kills = std::env::var("HOB_KILLS").map_or(10, |text| text.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new(11);
+    let mut seen = 0;
+    for _ in 0..kills {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "saver"])
+            .env(SAVER, folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(150 + u64::from(random.below(250))));
+        child.kill().unwrap(); // SIGKILL
+        child.wait().unwrap();
+        let engine = Engine::start(&options(folder.path()));
+        let listed = engine.list();
+        assert_eq!(listed.len(), files(folder.path(), "session").len(), "each file is a session");
+        for info in listed {
+            assert!((8..68).contains(&info.tokens), "{info:?}");
+            assert_eq!(info.cached_tokens, info.tokens);
+            let text = prompt(info.id.0 as u32, info.tokens + 1);
+            let found = engine.run(request(info.id, &text, 1));
+            assert_eq!(found.cached_tokens, info.tokens, "its cache is that of its tokens");
+            assert_eq!(found.tokens, engine.run(request(None, &text, 1)).tokens);
+            seen += 1;
+        }
+        // Ends as a kill does, without saving.
+        std::mem::forget(engine);
+    }
+    assert!(seen >= kills, "{seen} sessions came back after {kills} kills");
+}
