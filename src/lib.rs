@@ -11,7 +11,7 @@
 //! model kv_cache
 //! kernels                      one Rust file per shader: parameters, bindings, grid
 //! gpu                          recordings, buffer handles, the Executor trait: pure data
-//! tensor gguf                  pure
+//! tensor gguf hf               pure
 //!
 //! vulkan    -> gpu, tensor             implements gpu::Executor; all unsafe code
 //! reference -> gpu, kernels, tensor    implements gpu::Executor in scalar f32 Rust
@@ -27,6 +27,7 @@ pub mod config;
 pub mod engine;
 pub mod gguf;
 pub mod gpu;
+pub mod hf;
 pub mod kernels;
 pub mod kv_cache;
 pub mod model;

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places};
+use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize};
 use hob::engine::{
     self, EngineCommand, EngineFailure, EngineOptions, EngineThread, OpenError, Opened,
     StateOptions,
@@ -28,6 +28,7 @@ use hob::server::{
 };
 use hob::store::{Store, StoreError};
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
+use hob::tensor::DType;
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// Exit statuses after sysexits.h; [`EXIT_CONFIG`] is the one of configuration and model.
@@ -239,6 +240,12 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         inter_token: Duration::from_millis(config.inter_token_ms.into()),
         host_cache_bytes: u64::from(config.host_cache_mib) << 20,
         state: folder.map(|folder| StateOptions { folder, disk_cache_bytes }),
+        quantize: match config.quantize {
+            Quantize::None => None,
+            Quantize::Q8_0 => Some(DType::Q8_0),
+        },
+        chat_template: config.chat_template.clone(),
+        tokenizer_fallback: config.tokenizer_fallback,
         ..EngineOptions::default()
     }
 }

@@ -23,9 +23,6 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, ErrorKind, Value, context};
 use regex::Regex;
 
-/// Longest template source; the longest real ones have some 20 KB.
-const SOURCE_BYTES_MAX: usize = 1 << 20;
-
 /// Steps of one rendering; a step is an instruction, or 64 bytes of data: 128 MB in all.
 const STEPS_MAX: u64 = 2_000_000;
 
@@ -80,6 +77,9 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// Longest template source; the longest real ones have some 20 KB.
+    pub const SOURCE_BYTES_MAX: usize = 1 << 20;
+
     /// Compiles a template.
     ///
     /// `bos_text` and `eos_text` are the texts of the model's BOS and EOS, the template's
@@ -88,8 +88,9 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::TooLarge`] and [`ChatError::Syntax`].
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<Self, ChatError> {
-        if source.len() > SOURCE_BYTES_MAX {
-            return Err(ChatError::TooLarge { bytes: source.len(), limit: SOURCE_BYTES_MAX });
+        if source.len() > Self::SOURCE_BYTES_MAX {
+            let (bytes, limit) = (source.len(), Self::SOURCE_BYTES_MAX);
+            return Err(ChatError::TooLarge { bytes, limit });
         }
         let source = without_generation_tags(source);
         on_own_stack(|| {

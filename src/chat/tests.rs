@@ -121,7 +121,7 @@ fn faults_name_the_line() {
     let failed = render("a\n\n{{ nope() }}").unwrap_err();
     assert!(matches!(failed, ChatError::Failed { line: 3, .. }), "{failed}");
     assert!(matches!(render("{{ messages[7].content.x }}"), Err(ChatError::Failed { .. })));
-    let large = render(&" ".repeat(SOURCE_BYTES_MAX + 1)).unwrap_err();
+    let large = render(&" ".repeat(ChatTemplate::SOURCE_BYTES_MAX + 1)).unwrap_err();
     assert!(matches!(large, ChatError::TooLarge { .. }), "{large}");
 }
 

@@ -9,6 +9,7 @@ use super::client::ClientError;
 use super::local::LocalError;
 use crate::gguf::GgufError;
 use crate::gpu::DeviceError;
+use crate::hf::HfError;
 use crate::store::StoreError;
 use crate::tokenizer::TokenizerError;
 
@@ -175,6 +176,9 @@ pub enum CliError {
         /// The model.
         name: String,
     },
+    /// A folder that is not a model.
+    #[error(transparent)]
+    Folder(#[from] HfError),
     /// A vocabulary cannot be used, or cannot express the input.
     #[error("{}: {source}", .path.display())]
     Vocabulary {
@@ -265,7 +269,7 @@ impl CliError {
             | Self::NotTokenIds { .. }
             | Self::TextTooShort { .. }
             | Self::Tokenizer(_) => exit::BAD_INPUT,
-            Self::Gguf(_) | Self::Vocabulary { .. } => exit::BAD_MODEL,
+            Self::Gguf(_) | Self::Folder(_) | Self::Vocabulary { .. } => exit::BAD_MODEL,
             Self::Device(error) => device_status(error),
             Self::Local(error) => match error.device() {
                 Some(error) => device_status(error),

@@ -10,6 +10,7 @@ use super::output::{self, Output, bytes, count};
 use super::table::{Align, Facts, Table};
 use super::{CliError, exit, paths};
 use crate::gguf::{Array, GgufFile, Metadata, TensorInfo, Value};
+use crate::hf;
 
 /// Longer arrays are shortened to as many elements as fit a line.
 const ARRAY_SHOWN_MAX: usize = 8;
@@ -17,7 +18,7 @@ const ARRAY_SHOWN_MAX: usize = 8;
 const TEXT_SHOWN_MAX: usize = 60;
 
 pub(crate) fn run(options: &InspectOptions) -> Result<u8, CliError> {
-    let file = GgufFile::open(&paths::model(&options.model)?)?;
+    let file = hf::open_model(&paths::model(&options.model)?, None)?;
     let report = Report::new(&file, options.full);
     let mut output = Output::stdout();
     if options.json {
@@ -93,7 +94,13 @@ impl<'a> Report<'a> {
             facts.add("parts", count(self.parts.len() as u64));
         }
         facts.add("size", bytes(self.file_bytes));
-        facts.add("format", format!("GGUF {}, aligned to {}", self.version, self.alignment));
+        facts.add(
+            "format",
+            match self.version {
+                0 => "Hugging Face folder, as GGUF".to_owned(),
+                version => format!("GGUF {version}, aligned to {}", self.alignment),
+            },
+        );
         facts.add("parameters", count(self.parameters));
         facts.write(output)?;
         output.line("")?;

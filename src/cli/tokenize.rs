@@ -7,12 +7,13 @@ use super::client::Client;
 use super::output::Output;
 use super::table::{Align, Table};
 use super::{CliError, daemon, exit, paths};
-use crate::gguf::GgufFile;
+use crate::hf;
 use crate::protocol::{DetokenizeParams, DetokenizeResult, TokenizeParams, TokenizeResult, method};
 use crate::tokenizer::{Tokenizer, VocabSource};
 
 pub(crate) fn tokenize(global: &GlobalOptions, options: &TokenizeOptions) -> Result<u8, CliError> {
-    let mut vocabulary = Vocabulary::open(global, options.model.as_deref())?;
+    let fallback = options.tokenizer_fallback;
+    let mut vocabulary = Vocabulary::open(global, options.model.as_deref(), fallback)?;
     let text = paths::read_stdin()?;
     let tokens = vocabulary.tokens(text, options.add_special, options.parse_special)?;
     let mut output = Output::stdout();
@@ -33,7 +34,8 @@ pub(crate) fn detokenize(
     global: &GlobalOptions,
     options: &DetokenizeOptions,
 ) -> Result<u8, CliError> {
-    let mut vocabulary = Vocabulary::open(global, options.model.as_deref())?;
+    let fallback = options.tokenizer_fallback;
+    let mut vocabulary = Vocabulary::open(global, options.model.as_deref(), fallback)?;
     let tokens = if options.tokens.is_empty() {
         serde_json::from_str(&paths::read_stdin()?)
             .map_err(|source| CliError::NotTokenIds { source })?
@@ -57,9 +59,16 @@ enum Vocabulary {
 }
 
 impl Vocabulary {
-    fn open(global: &GlobalOptions, model: Option<&Path>) -> Result<Self, CliError> {
+    fn open(
+        global: &GlobalOptions,
+        model: Option<&Path>,
+        fallback: bool,
+    ) -> Result<Self, CliError> {
         match model {
-            Some(model) => Ok(Self::File(Box::new(open_tokenizer(&paths::model(model)?)?))),
+            Some(model) => {
+                let tokenizer = open_tokenizer(&paths::model(model)?, fallback)?;
+                Ok(Self::File(Box::new(tokenizer)))
+            }
             None => Ok(Self::Daemon(daemon::connect(global)?.client)),
         }
     }
@@ -108,9 +117,10 @@ impl Vocabulary {
 }
 
 /// The tokenizer of a model file, or of one with a vocabulary alone.
-fn open_tokenizer(path: &Path) -> Result<Tokenizer, CliError> {
-    let file = GgufFile::open(path)?;
-    let source = VocabSource::from_metadata(file.metadata())?;
+fn open_tokenizer(path: &Path, fallback: bool) -> Result<Tokenizer, CliError> {
+    let file = hf::open_model(path, None)?;
+    let mut source = VocabSource::from_metadata(file.metadata())?;
+    source.pre_fallback = fallback;
     Tokenizer::new(source)
         .map_err(|source| CliError::Vocabulary { path: path.to_owned(), source: Box::new(source) })
 }

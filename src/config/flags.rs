@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use super::{Config, ConfigError, KvDtype, LogLevel, Places, load};
+use super::{Config, ConfigError, KvDtype, LogLevel, Places, Quantize, load};
 
 const ABOUT: &str = "Serve a language model on a Vulkan device over a Unix socket";
 
@@ -28,9 +28,18 @@ pub struct Flags {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Model to load: a name of `hob models`, or a GGUF file
+    /// Model to load: a name of `hob models`, a GGUF file, or a Hugging Face folder of safetensors
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Quantise the matrices of a folder as they are loaded
+    #[arg(long, value_name = "TYPE")]
+    pub quantize: Option<Quantize>,
+    /// Chat template: a name, such as chatml or llama3, or a file
+    #[arg(long, value_name = "NAME")]
+    pub chat_template: Option<String>,
+    /// Cut text by the default rule where the model's pre-tokenizer is not known
+    #[arg(long)]
+    pub tokenizer_fallback: bool,
     /// Unix socket to serve
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -78,7 +87,10 @@ impl Flags {
         set(&mut config.kv_dtype, &self.kv_dtype);
         set(&mut config.context_tokens, &self.context_tokens);
         set(&mut config.log_level, &self.log_level);
+        set(&mut config.quantize, &self.quantize);
+        set(&mut config.chat_template, &self.chat_template);
         config.validation |= self.validation;
+        config.tokenizer_fallback |= self.tokenizer_fallback;
     }
 }
 
@@ -92,6 +104,19 @@ impl ValueEnum for KvDtype {
             Self::Auto => "auto".into(),
             Self::F32 => "f32".into(),
             Self::F16 => "f16".into(),
+        })
+    }
+}
+
+impl ValueEnum for Quantize {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::None, Self::Q8_0]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::None => "none".into(),
+            Self::Q8_0 => "q8_0".into(),
         })
     }
 }

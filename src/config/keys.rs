@@ -21,9 +21,12 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 24] = [
+pub(super) const KEYS: [Key; 27] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
+    any("quantize", "\"none\" or \"q8_0\""),
+    any("chat_template", "a name or a path in quotes"),
+    any("tokenizer_fallback", "true or false"),
     any("device", "an index, name or UUID in quotes"),
     any("validation", "true or false"),
     any("kv_dtype", "\"auto\", \"f32\" or \"f16\""),

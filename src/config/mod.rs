@@ -34,6 +34,18 @@ pub enum KvDtype {
     F16,
 }
 
+/// Type that the matrices of a Hugging Face folder are quantised to as they are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantize {
+    /// As they are in the folder.
+    #[default]
+    None,
+    /// 8 bits and a scale for 32: nearly lossless.
+    #[serde(rename = "q8_0")]
+    Q8_0,
+}
+
 /// How much the log tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -74,8 +86,15 @@ pub enum LogFormat {
 pub struct Config {
     /// Path of the Unix socket; empty: [`Places::socket`].
     pub socket: PathBuf,
-    /// The model: a name of the store, or a GGUF file; empty: the store's default.
+    /// The model: a name of the store, a GGUF file, or a Hugging Face folder; empty: the store's
+    /// default.
     pub model: PathBuf,
+    /// Type that a folder's matrices are quantised to; a GGUF file's stay as they are.
+    pub quantize: Quantize,
+    /// Chat template by name or by the path of its file; empty: the model's own.
+    pub chat_template: String,
+    /// Whether a pre-tokenizer that is not known is taken as the default one.
+    pub tokenizer_fallback: bool,
     /// Device by index, name, part of a name, or UUID; empty: the best there is.
     pub device: String,
     /// Whether to run under the Vulkan validation layer.
@@ -128,6 +147,9 @@ impl Default for Config {
         Self {
             socket: PathBuf::new(),
             model: PathBuf::new(),
+            quantize: Quantize::None,
+            chat_template: String::new(),
+            tokenizer_fallback: false,
             device: String::new(),
             validation: false,
             kv_dtype: KvDtype::Auto,

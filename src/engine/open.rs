@@ -1,24 +1,29 @@
 //! From a model file to a runner with tokenizer and chat template: what daemon and command line
 //! share.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tracing::warn;
 
 use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::runner::Runner;
 use super::saving::StateOptions;
 use super::types::ModelInfo;
-use crate::chat::{ChatError, ChatTemplate};
+use crate::chat::{ChatError, ChatTemplate, named_template};
 use crate::config::KvDtype;
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
+use crate::hf::{self, HfError};
 use crate::kernels::PageLayout;
 use crate::kv_cache::KvConfig;
 use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
+use crate::tensor::DType;
 use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
 
 /// Context of a session where the configuration names none: enough for a conversation, and far less
@@ -49,6 +54,12 @@ pub struct EngineOptions {
     pub requests_queued_max: usize,
     /// Most prompt tokens of a step.
     pub prefill_tokens_max: usize,
+    /// Type that a folder's matrices are quantised to.
+    pub quantize: Option<DType>,
+    /// Chat template by name or by the path of its file; empty takes the model's own.
+    pub chat_template: String,
+    /// Whether an unknown pre-tokenizer is taken as the default one.
+    pub tokenizer_fallback: bool,
     /// How long to wait where a lost device does not open again: a driver that is just being reset
     /// refuses for a moment.
     pub reopen_pause: Duration,
@@ -69,6 +80,9 @@ impl Default for EngineOptions {
             sessions_max: 64,
             requests_queued_max: 64,
             prefill_tokens_max: 512,
+            quantize: None,
+            chat_template: String::new(),
+            tokenizer_fallback: false,
             reopen_pause: Duration::from_secs(1),
             inter_token: Duration::from_millis(100),
             host_cache_bytes: 1 << 30,
@@ -100,6 +114,9 @@ pub enum OpenError {
     /// The file is at fault.
     #[error(transparent)]
     File(#[from] GgufError),
+    /// The folder is.
+    #[error(transparent)]
+    Folder(HfError),
     /// Its tokenizer is.
     #[error("{path}: {error}")]
     Tokenizer {
@@ -116,12 +133,37 @@ pub enum OpenError {
         /// What is wrong.
         error: ChatError,
     },
+    /// The chat template of the options is.
+    #[error("chat_template = {name:?}: {error}")]
+    NamedChat {
+        /// Its name or path.
+        name: String,
+        /// What is wrong.
+        error: ChatError,
+    },
+    /// The chat template's file cannot be read.
+    #[error("chat_template: {path}: {error}")]
+    ChatFile {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
     /// Its network, or the room for it.
     #[error(transparent)]
     Model(#[from] ModelLoadError),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+impl From<HfError> for OpenError {
+    fn from(error: HfError) -> Self {
+        match error {
+            HfError::Model(error) => Self::File(error),
+            error => Self::Folder(error),
+        }
+    }
 }
 
 /// Opens a model on an executor: tokenizer first, then weights, then the cache. A device that is
@@ -160,10 +202,10 @@ fn load(
     options: &EngineOptions,
     progress: Progress<'_>,
 ) -> Result<(Opened, ModelSource), OpenError> {
-    let file = GgufFile::open(path)?;
+    let file = hf::open_model(path, options.quantize)?;
     let hyper = read_hyper_params(&file)?;
     refuse_encoders(&file, &hyper)?;
-    let (tokenizer, chat) = open_text(&file)?;
+    let (tokenizer, chat) = open_text(&file, options)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
     let free = executor.memory();
@@ -202,19 +244,51 @@ fn refuse_encoders(file: &GgufFile, hyper: &HyperParams) -> Result<(), ModelLoad
     })
 }
 
-/// The tokenizer of a file, and its chat template where it has one.
-fn open_text(file: &GgufFile) -> Result<(Tokenizer, Option<ChatTemplate>), OpenError> {
+/// The tokenizer of a file, and its chat template or that of the options.
+fn open_text(
+    file: &GgufFile,
+    options: &EngineOptions,
+) -> Result<(Tokenizer, Option<ChatTemplate>), OpenError> {
     let path = || file.path().display().to_string();
-    let source = VocabSource::from_metadata(file.metadata())?;
-    let template = file.metadata().opt_str("tokenizer.chat_template")?;
+    let mut source = VocabSource::from_metadata(file.metadata())?;
+    source.pre_fallback = options.tokenizer_fallback;
+    if let Some(name) = source.replaced_pre_tokenizer() {
+        warn!(pre_tokenizer = name, "not known: text is cut by the default rule instead");
+    }
     let tokenizer =
         Tokenizer::new(source).map_err(|error| OpenError::Tokenizer { path: path(), error })?;
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default();
-    let chat = template
-        .map(|template| ChatTemplate::new(template, text(tokenizer.bos()), text(tokenizer.eos())))
-        .transpose()
-        .map_err(|error| OpenError::Chat { path: path(), error })?;
+    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+    let name = &options.chat_template;
+    let chat = if name.is_empty() {
+        let own = file.metadata().opt_str("tokenizer.chat_template")?;
+        own.map(|own| ChatTemplate::new(own, bos, eos))
+            .transpose()
+            .map_err(|error| OpenError::Chat { path: path(), error })?
+    } else {
+        let wrong = |error| OpenError::NamedChat { name: name.clone(), error };
+        Some(ChatTemplate::new(&chat_source(name)?, bos, eos).map_err(wrong)?)
+    };
     Ok((tokenizer, chat))
+}
+
+/// The template of a name, or of a file.
+fn chat_source(name: &str) -> Result<String, OpenError> {
+    let unknown = match named_template(name) {
+        Ok(source) => return Ok(source.to_owned()),
+        Err(error) => error,
+    };
+    let path = Path::new(name);
+    if !path.exists() {
+        return Err(OpenError::NamedChat { name: name.to_owned(), error: unknown });
+    }
+    // One byte more than a template may have: what is longer is refused by its length.
+    let mut source = String::new();
+    let limit = ChatTemplate::SOURCE_BYTES_MAX as u64 + 1;
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_string(&mut source))
+        .map_err(|error| OpenError::ChatFile { path: name.to_owned(), error })?;
+    Ok(source)
 }
 
 /// Sizes of the cache, by the options and what the device leaves.

@@ -25,9 +25,11 @@ pub use build::GgufBuilder;
 pub use error::{GgufError, GgufFault};
 pub use fuzz::fuzz_gguf;
 pub use metadata::Metadata;
+pub use source::TensorData;
 pub use tensors::{TensorInfo, TensorType};
 pub use value::{Array, StrArray, Value};
 
+use crate::tensor::DType;
 use header::Header;
 use source::Source;
 use split::Part;
@@ -68,6 +70,46 @@ impl GgufFile {
         Ok(Self::new(vec![Part { path, source }], header))
     }
 
+    /// A model that is not in a GGUF file, as if it were: `path` is its name in messages. The
+    /// tensors have a name, a type and dimensions, the row length first; `data` has their bytes, by
+    /// their places in `tensors`.
+    ///
+    /// # Errors
+    /// A key or a tensor that is there twice, or a shape that its type cannot have.
+    pub fn from_parts(
+        path: &Path,
+        entries: Vec<(String, Value)>,
+        tensors: Vec<(String, DType, Vec<u64>)>,
+        data: Box<dyn TensorData>,
+    ) -> Result<Self, GgufError> {
+        let path: Arc<Path> = path.into();
+        let refuse = |fault| GgufError::new(&path, fault);
+        let mut metadata = Metadata::new(Arc::clone(&path));
+        for (key, value) in entries {
+            if !metadata.insert(key.clone(), value) {
+                return Err(refuse(GgufFault::DuplicateKey { key }));
+            }
+        }
+        let mut infos = Vec::with_capacity(tensors.len());
+        let mut by_name = HashMap::with_capacity(tensors.len());
+        for (index, (name, dtype, dims)) in tensors.into_iter().enumerate() {
+            if by_name.insert(name.clone(), index).is_some() {
+                return Err(refuse(GgufFault::DuplicateTensor { tensor: name }));
+            }
+            let info = TensorInfo::new(name, dtype.ggml_id(), dims, 0, Arc::clone(&path));
+            infos.push(info.map_err(refuse)?);
+        }
+        let bytes = infos.iter().map(|tensor| tensor.bytes).fold(0, u64::saturating_add);
+        Ok(Self {
+            parts: vec![Part { path: Arc::clone(&path), source: Source::Made { data, bytes } }],
+            version: 0,
+            alignment: 1,
+            metadata,
+            tensors: infos,
+            by_name,
+        })
+    }
+
     fn new(parts: Vec<Part>, header: Header) -> Self {
         let by_name = (header.tensors.iter().enumerate())
             .map(|(index, tensor)| (tensor.name.clone(), index))
@@ -92,7 +134,7 @@ impl GgufFile {
         self.parts.iter().map(|part| &*part.path)
     }
 
-    /// The container version, 2 or 3.
+    /// The container version, 2 or 3; 0 for a model that is in no GGUF file.
     pub fn version(&self) -> u32 {
         self.version
     }
@@ -149,9 +191,13 @@ impl GgufFile {
             return Err(GgufError::new(&self.parts[0].path, fault));
         }
         let part = &self.parts[tensor.part];
-        let read = match tensor.offset.checked_add(offset_in_tensor) {
-            Some(at) => part.source.read_exact_at(at, out),
-            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        let read = match (&part.source, tensor.offset.checked_add(offset_in_tensor)) {
+            (Source::Made { data, .. }, _) => match self.by_name.get(&tensor.name) {
+                Some(index) => data.read(*index, offset_in_tensor, out),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            },
+            (source, Some(at)) => source.read_exact_at(at, out),
+            (_, None) => Err(std::io::ErrorKind::UnexpectedEof.into()),
         };
         read.map_err(|error| {
             let tensor = error::plain(&tensor.name);

@@ -1,4 +1,4 @@
-//! Where the bytes of a GGUF file come from: a regular file or memory.
+//! Where the bytes of a model file come from: a regular file, memory, or what makes the tensors.
 
 use std::fs::File;
 use std::io;
@@ -7,12 +7,23 @@ use std::path::Path;
 
 use super::error::GgufFault;
 
-/// A GGUF file's bytes, read by position.
+/// Data of tensors that are not in a GGUF file.
+pub trait TensorData: std::fmt::Debug + Send + Sync {
+    /// Fills `out` with the bytes of tensor `index` from `offset` on; the range is within it.
+    ///
+    /// # Errors
+    /// Reading failed.
+    fn read(&self, index: usize, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+/// A model file's bytes, read by position.
 pub(super) enum Source {
     /// A regular file and its size when it was opened.
     File { file: File, bytes: u64 },
     /// A file in memory.
     Bytes(Vec<u8>),
+    /// No file: the tensors are made as they are read. Their size together.
+    Made { data: Box<dyn TensorData>, bytes: u64 },
 }
 
 impl Source {
@@ -31,7 +42,7 @@ impl Source {
     /// Size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::File { bytes, .. } => *bytes,
+            Self::File { bytes, .. } | Self::Made { bytes, .. } => *bytes,
             Self::Bytes(bytes) => bytes.len() as u64,
         }
     }
@@ -46,6 +57,8 @@ impl Source {
                 out.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
                 Ok(())
             }
+            // Its tensors are read by number.
+            Self::Made { .. } => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -55,6 +68,7 @@ impl std::fmt::Debug for Source {
         let kind = match self {
             Self::File { .. } => "File",
             Self::Bytes(_) => "Bytes",
+            Self::Made { .. } => "Made",
         };
         write!(f, "{kind}({} bytes)", self.bytes())
     }

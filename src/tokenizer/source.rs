@@ -49,6 +49,8 @@ pub struct VocabSource {
     pub pad: Option<u32>,
     /// Fill-in-the-middle tokens that end a generation: padding, repository, file separator.
     pub fim_stops: Vec<u32>,
+    /// Further tokens that end one (`tokenizer.ggml.eos_token_ids`, which hob makes of a folder).
+    pub other_stops: Vec<u32>,
     /// Add BOS to a prompt; `None` leaves it to the kind of tokenizer.
     pub add_bos: Option<bool>,
     /// Add EOS to a prompt; `None` leaves it to the kind of tokenizer.
@@ -101,6 +103,10 @@ impl VocabSource {
             sep: id("seperator")?,
             pad: id("padding")?,
             fim_stops,
+            other_stops: metadata
+                .opt_u32_array("tokenizer.ggml.eos_token_ids")?
+                .unwrap_or_default()
+                .into_owned(),
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
             add_sep: flag("add_sep_token")?,
@@ -150,7 +156,8 @@ impl VocabSource {
             ("tokenizer.ggml.padding_token_id", self.pad),
         ];
         let fim = self.fim_stops.iter().map(|id| ("tokenizer.ggml.fim_*_token_id", Some(*id)));
-        for (key, id) in ids.into_iter().chain(fim) {
+        let other = self.other_stops.iter().map(|id| ("tokenizer.ggml.eos_token_ids", Some(*id)));
+        for (key, id) in ids.into_iter().chain(fim).chain(other) {
             if let Some(id) = id.filter(|id| *id as usize >= wanted) {
                 return Err(TokenizerError::IdOutOfRange { key, id, vocab_size: wanted });
             }

@@ -72,7 +72,7 @@ const SHOWN_TEXTS: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|con
 pub(super) fn collect(vocab: &mut Vocab, source: &VocabSource) -> Vec<u32> {
     let find = |vocab: &Vocab, text: &str| vocab.id(text.as_bytes());
     let mut stops: Vec<u32> = [source.eos, source.eot, source.eom].into_iter().flatten().collect();
-    stops.extend(&source.fim_stops);
+    stops.extend(source.fim_stops.iter().chain(&source.other_stops));
     for text in STOP_TEXTS {
         if let Some(id) = find(vocab, text) {
             vocab.add_control(id);

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use hob::engine::Runner;
-use hob::gguf::GgufFile;
 use hob::gpu::Executor;
 use hob::kernels::PageLayout;
 use hob::kv_cache::{KvCache, KvConfig, KvLease};
@@ -150,7 +149,7 @@ pub struct Driven {
 
 impl Driven {
     pub fn load(mut executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
-        let file = GgufFile::open(path).expect("a GGUF file");
+        let file = hob::hf::open_model(path, None).expect("a model");
         let hyper = read_hyper_params(&file).expect("a supported model");
         let layout =
             PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half: sizes.half };

@@ -41,9 +41,13 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = TOKENIZE_AFTER_HELP)]
 pub struct TokenizeOptions {
-    /// Model of the store, or a (vocabulary-only) GGUF file; without it, the daemon is asked
+    /// Model of the store, a (vocabulary-only) GGUF file or a Hugging Face folder; without it, the
+    /// daemon is asked
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Cut text by the default rule where the model's pre-tokenizer is not known
+    #[arg(long, requires = "model")]
+    pub tokenizer_fallback: bool,
     /// Add the tokens the model wants around a text, such as BOS
     #[arg(long)]
     pub add_special: bool,
@@ -59,9 +63,13 @@ pub struct TokenizeOptions {
 #[derive(Debug, Args)]
 #[command(after_help = DETOKENIZE_AFTER_HELP)]
 pub struct DetokenizeOptions {
-    /// Model of the store, or a (vocabulary-only) GGUF file; without it, the daemon is asked
+    /// Model of the store, a (vocabulary-only) GGUF file or a Hugging Face folder; without it, the
+    /// daemon is asked
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Cut text by the default rule where the model's pre-tokenizer is not known
+    #[arg(long, requires = "model")]
+    pub tokenizer_fallback: bool,
     /// Token ids
     #[arg(value_name = "ID")]
     pub tokens: Vec<u32>,
@@ -74,7 +82,7 @@ pub struct DetokenizeOptions {
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT_AFTER_HELP)]
 pub struct InspectOptions {
-    /// Model of the store, or a GGUF file
+    /// Model of the store, a GGUF file or a Hugging Face folder
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Print a JSON object

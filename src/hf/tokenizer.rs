@@ -1,0 +1,387 @@
+//! `tokenizer.json` and what belongs to it, in the keys that a GGUF file has for them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::gguf::{Array, StrArray, Value};
+
+use super::HfError;
+use super::json::Object;
+
+/// Largest `tokenizer.json`; Gemma's has 33 MB.
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+
+/// Longest chat template.
+const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+
+/// Largest vocabulary, as `model` has it.
+const VOCAB_MAX: usize = 1 << 20;
+
+/// Kinds of tokens, as in `tokenizer.ggml.token_type`.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// Patterns of byte-level vocabularies, and the names of their pre-tokenizers.
+const PATTERNS: [(&str, &str); 5] = [
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "llama-bpe",
+    ),
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen2",
+    ),
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen35",
+    ),
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "tekken",
+    ),
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "gpt-4o",
+    ),
+];
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    normalizer: Json,
+    #[serde(default)]
+    pre_tokenizer: Json,
+    #[serde(default)]
+    post_processor: Json,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: HashMap<String, u32>,
+    #[serde(default)]
+    merges: Vec<Merge>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    unk_token: Option<String>,
+}
+
+/// A merge, as older and as newer files write it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Text(String),
+    Pair(String, String),
+}
+
+impl Merge {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Pair(left, right) => format!("{left} {right}"),
+        }
+    }
+}
+
+/// The keys of a folder's tokenizer, its chat template and its way of sampling.
+pub(super) fn metadata(folder: &Path, config: &Object) -> Result<Vec<(String, Value)>, HfError> {
+    let path = folder.join("tokenizer.json");
+    let text = super::read_file(&path, TOKENIZER_BYTES_MAX)?;
+    let wrong = |error| HfError::Json { path: path.clone(), error };
+    // The kind first: other kinds have other fields, and deserve a better message than that.
+    #[derive(Deserialize)]
+    struct Kind {
+        #[serde(default)]
+        r#type: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Outer {
+        model: Kind,
+    }
+    let outer: Outer = serde_json::from_slice(&text).map_err(wrong)?;
+    let refuse = |key: &str, wanted: &str, found: String| HfError::Value {
+        path: path.clone(),
+        key: key.to_owned(),
+        wanted: wanted.to_owned(),
+        found,
+    };
+    if let Some(kind) = outer.model.r#type.filter(|kind| kind != "BPE") {
+        return Err(refuse("model.type", "\"BPE\"", format!("{kind:?}")));
+    }
+    let file: File = serde_json::from_slice(&text).map_err(wrong)?;
+    drop(text);
+    let settings = Object::read_if_there(&folder.join("tokenizer_config.json"))?;
+    let vocab = Vocab::new(&file).map_err(|found| {
+        refuse("model.vocab", &format!("ids below {VOCAB_MAX}, each once"), found)
+    })?;
+    let mut keys = Keys { entries: Vec::new() };
+    vocab.write(&file, &mut keys);
+    special_ids(&file, &vocab, &settings, config, &mut keys)?;
+    generation(folder, &vocab, &mut keys)?;
+    if let Some(template) = chat_template(folder, &settings)? {
+        keys.add("tokenizer.chat_template", template.as_str());
+    }
+    Ok(keys.entries)
+}
+
+struct Keys {
+    entries: Vec<(String, Value)>,
+}
+
+impl Keys {
+    fn add(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.push((key.to_owned(), value.into()));
+    }
+}
+
+/// The tokens by id.
+struct Vocab {
+    tokens: Vec<Option<String>>,
+    types: Vec<i32>,
+}
+
+impl Vocab {
+    fn new(file: &File) -> Result<Self, String> {
+        let added = file.added_tokens.iter().map(|added| (&added.content, added.id));
+        let all = file.model.vocab.iter().map(|(text, id)| (text, *id)).chain(added);
+        let last = all.clone().map(|(_, id)| id as usize).max().ok_or("no tokens")?;
+        if last >= VOCAB_MAX {
+            return Err(format!("the id {last}"));
+        }
+        let mut tokens: Vec<Option<String>> = vec![None; last + 1];
+        for (text, id) in all {
+            match &mut tokens[id as usize] {
+                Some(known) if known != text => {
+                    return Err(format!("{known:?} and {text:?} as {id}"));
+                }
+                place => *place = Some(text.clone()),
+            }
+        }
+        let mut types: Vec<i32> =
+            tokens.iter().map(|token| if token.is_some() { NORMAL } else { UNUSED }).collect();
+        for added in &file.added_tokens {
+            types[added.id as usize] = if added.special { CONTROL } else { USER_DEFINED };
+        }
+        Ok(Self { tokens, types })
+    }
+
+    fn id(&self, text: &str) -> Option<u32> {
+        self.tokens.iter().position(|token| token.as_deref() == Some(text)).map(|id| id as u32)
+    }
+
+    /// Writes tokens, types, merges or scores, and the kind of tokenizer.
+    fn write(&self, file: &File, keys: &mut Keys) {
+        let mut types = self.types.clone();
+        let names = self.tokens.iter().enumerate().map(|(id, token)| match token {
+            Some(text) => text.clone(),
+            None => format!("[PAD{id}]"),
+        });
+        let names: StrArray = names.collect();
+        if file.model.byte_fallback {
+            for (id, token) in names.iter().enumerate() {
+                let is_byte = token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
+                if is_byte {
+                    types[id] = BYTE;
+                }
+            }
+            if let Some(id) = file.model.unk_token.as_deref().and_then(|unk| self.id(unk)) {
+                types[id as usize] = UNKNOWN;
+            }
+            keys.add("tokenizer.ggml.model", "llama");
+            keys.add("tokenizer.ggml.add_space_prefix", Value::Bool(adds_space(file)));
+            keys.add("tokenizer.ggml.scores", Value::Array(Array::F32(scores(file, self))));
+        } else {
+            keys.add("tokenizer.ggml.model", "gpt2");
+            keys.add("tokenizer.ggml.pre", pre_tokenizer(file).as_str());
+            let merges: StrArray = file.model.merges.iter().map(Merge::text).collect();
+            keys.add("tokenizer.ggml.merges", Value::Array(Array::Str(merges)));
+        }
+        keys.add("tokenizer.ggml.tokens", Value::Array(Array::Str(names)));
+        keys.add("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+    }
+}
+
+/// SentencePiece's scores, whose order is that of the merges.
+fn scores(file: &File, vocab: &Vocab) -> Vec<f32> {
+    let mut ranks: HashMap<String, usize> = HashMap::with_capacity(file.model.merges.len());
+    for (rank, merge) in file.model.merges.iter().enumerate() {
+        let joined = match merge {
+            Merge::Text(text) => text.replacen(' ', "", 1),
+            Merge::Pair(left, right) => [left.as_str(), right].concat(),
+        };
+        ranks.entry(joined).or_insert(rank);
+    }
+    let last = file.model.merges.len();
+    let score = |token: &Option<String>| {
+        let rank = token.as_ref().and_then(|token| ranks.get(token)).copied();
+        -(rank.unwrap_or(last) as f32)
+    };
+    vocab.tokens.iter().map(score).collect()
+}
+
+/// Whether some part of `json` is an object of this type, and holds `with`.
+fn has(json: &Json, kind: &str, with: &dyn Fn(&Json) -> bool) -> bool {
+    match json {
+        Json::Object(fields) => {
+            let is = fields.get("type").and_then(Json::as_str) == Some(kind) && with(json);
+            is || fields.values().any(|value| has(value, kind, with))
+        }
+        Json::Array(values) => values.iter().any(|value| has(value, kind, with)),
+        _ => false,
+    }
+}
+
+/// Whether a space is put before the text.
+fn adds_space(file: &File) -> bool {
+    let prepends = has(&file.normalizer, "Prepend", &|_| true);
+    let scheme = |json: &Json| match json.get("prepend_scheme").and_then(Json::as_str) {
+        Some(scheme) => scheme != "never",
+        None => json.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(false),
+    };
+    prepends || has(&file.pre_tokenizer, "Metaspace", &scheme)
+}
+
+/// The name of the rule by which words are cut. Patterns that have no name become one that no
+/// pre-tokenizer has: it is refused, with the pattern, or falls back where that is allowed.
+fn pre_tokenizer(file: &File) -> String {
+    let splits = patterns(&file.pre_tokenizer);
+    let digits = has(&file.pre_tokenizer, "Digits", &|json| {
+        json.get("individual_digits").and_then(Json::as_bool) == Some(true)
+    });
+    match splits.as_slice() {
+        [] if digits => "smollm".to_owned(),
+        [] => "gpt-2".to_owned(),
+        [one] => {
+            let known = PATTERNS.iter().find(|(pattern, _)| pattern == one);
+            known.map_or_else(|| format!("pattern {one}"), |(_, name)| (*name).to_owned())
+        }
+        [numbers, ..] if numbers == r"\p{N}{1,3}" && splits.len() == 3 => "deepseek-v3".to_owned(),
+        several => format!("patterns {}", several.join(" ; ")),
+    }
+}
+
+/// The patterns of all splits, in order.
+fn patterns(json: &Json) -> Vec<String> {
+    match json {
+        Json::Object(fields) if fields.get("type").and_then(Json::as_str) == Some("Split") => {
+            let pattern = fields.get("pattern").and_then(|pattern| pattern.get("Regex"));
+            pattern.and_then(Json::as_str).map(str::to_owned).into_iter().collect()
+        }
+        Json::Object(fields) => fields.values().flat_map(patterns).collect(),
+        Json::Array(values) => values.iter().flat_map(patterns).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The text of a token of the settings, which is a text or an object with one.
+fn token_text<'a>(settings: &'a Object, key: &str) -> Option<&'a str> {
+    let value = settings.get(key)?;
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+/// BOS, EOS and the others, and which are added.
+fn special_ids(
+    file: &File,
+    vocab: &Vocab,
+    settings: &Object,
+    config: &Object,
+    keys: &mut Keys,
+) -> Result<(), HfError> {
+    let from_config = |key: &str| config.get(key).and_then(Json::as_u64).map(|id| id as u32);
+    let inside = |id: &u32| (*id as usize) < vocab.tokens.len();
+    let find = |name: &str| {
+        let by_text = token_text(settings, &format!("{name}_token")).and_then(|t| vocab.id(t));
+        by_text.or_else(|| from_config(&format!("{name}_token_id")).filter(inside))
+    };
+    let bos = find("bos");
+    let named = [("bos", bos), ("eos", find("eos")), ("padding", find("pad"))];
+    for (name, id) in named.into_iter().chain([("unknown", find("unk"))]) {
+        if let Some(id) = id {
+            keys.add(&format!("tokenizer.ggml.{name}_token_id"), id);
+        }
+    }
+    let class = settings.opt_str("tokenizer_class")?.unwrap_or_default();
+    let has_class = ["LlamaTokenizer", "Gemma"].iter().any(|start| class.starts_with(start));
+    let begins = has(&file.post_processor, "TemplateProcessing", &|json| {
+        let first = json.get("single").and_then(|single| single.get(0));
+        let id = first.and_then(|first| first.get("SpecialToken")).and_then(|t| t.get("id"));
+        let id = id.and_then(Json::as_str).and_then(|text| vocab.id(text));
+        id.is_some() && id == bos
+    });
+    let adds_bos = settings.opt_bool("add_bos_token")?.unwrap_or(begins || has_class);
+    keys.add("tokenizer.ggml.add_bos_token", Value::Bool(adds_bos && bos.is_some()));
+    if let Some(adds_eos) = settings.opt_bool("add_eos_token")? {
+        keys.add("tokenizer.ggml.add_eos_token", Value::Bool(adds_eos));
+    }
+    Ok(())
+}
+
+/// What `generation_config.json` says: the tokens that end a generation, and how to sample.
+fn generation(folder: &Path, vocab: &Vocab, keys: &mut Keys) -> Result<(), HfError> {
+    let object = Object::read_if_there(&folder.join("generation_config.json"))?;
+    let ids: Vec<u32> = match object.get("eos_token_id") {
+        Some(Json::Array(ids)) => ids.iter().filter_map(Json::as_u64).map(|id| id as u32).collect(),
+        Some(id) => id.as_u64().map(|id| id as u32).into_iter().collect(),
+        None => Vec::new(),
+    };
+    if let Some(id) = ids.iter().find(|id| **id as usize >= vocab.tokens.len()) {
+        let wanted = format!("ids below {}", vocab.tokens.len());
+        return Err(object.refuse("eos_token_id", &wanted, id));
+    }
+    if !ids.is_empty() {
+        keys.add("tokenizer.ggml.eos_token_ids", Value::Array(Array::U32(ids)));
+    }
+    if object.opt_bool("do_sample")? == Some(true) {
+        for (key, from) in [("temp", "temperature"), ("top_p", "top_p")] {
+            if let Some(value) = object.opt_f32(from)? {
+                keys.add(&format!("general.sampling.{key}"), value);
+            }
+        }
+        if let Some(value) = object.opt_u32("top_k")? {
+            keys.add("general.sampling.top_k", value);
+        }
+    }
+    Ok(())
+}
+
+/// The template of a file of its own, or of the tokenizer's settings.
+fn chat_template(folder: &Path, settings: &Object) -> Result<Option<String>, HfError> {
+    let path = folder.join("chat_template.jinja");
+    if path.exists() {
+        let text = super::read_file(&path, TEMPLATE_BYTES_MAX)?;
+        let text = String::from_utf8(text).map_err(|error| HfError::Value {
+            path: path.clone(),
+            key: "the template".to_owned(),
+            wanted: "UTF-8".to_owned(),
+            found: error.utf8_error().to_string(),
+        })?;
+        return Ok(Some(text));
+    }
+    let named = |entry: &Json| {
+        (entry.get("name")?.as_str()? == "default")
+            .then(|| entry.get("template")?.as_str().map(str::to_owned))?
+    };
+    Ok(match settings.get("chat_template") {
+        Some(Json::String(template)) => Some(template.clone()),
+        Some(Json::Array(entries)) => entries.iter().find_map(named),
+        _ => None,
+    })
+}
