@@ -7,6 +7,7 @@
 
 mod error;
 mod functions;
+mod fuzz;
 mod named;
 mod operators;
 mod toll;
@@ -15,6 +16,7 @@ mod toll;
 mod tests;
 
 pub use error::ChatError;
+pub use fuzz::fuzz_template;
 pub use named::{named_template, template_names};
 
 use minijinja::machinery::{self, CodeGenerator};

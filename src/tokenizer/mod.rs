@@ -15,6 +15,7 @@ mod charsmap;
 mod decode;
 mod encode;
 mod error;
+mod fuzz;
 mod merge;
 mod pre;
 mod pre_names;
@@ -34,6 +35,7 @@ mod wordpiece;
 mod tests;
 
 pub use error::TokenizerError;
+pub use fuzz::fuzz_tokenizer;
 pub use source::VocabSource;
 pub use stop_matcher::{StopMatcher, StopOutput};
 pub use stream::StreamDecoder;
