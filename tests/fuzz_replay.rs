@@ -74,7 +74,7 @@ struct Target {
 const TARGETS: [Target; 4] = [
     Target { name: "gguf", run: hob::gguf::fuzz_gguf, factor: 4, fixed: SMALL_BYTES },
     Target { name: "safetensors", run: hob::hf::fuzz_safetensors, factor: 4, fixed: SMALL_BYTES },
-    // The patterns of the pre-tokenizers take some megabytes, whatever the vocabulary.
+    // A rule's patterns take some megabytes, when they are first used.
     Target { name: "tokenizer", run: hob::tokenizer::fuzz_tokenizer, factor: 200, fixed: 24 << 20 },
     // A template's output may be long: its steps bound it, not its length.
     Target { name: "template", run: hob::chat::fuzz_template, factor: 400, fixed: 400 << 20 },

@@ -61,6 +61,11 @@ impl PreRule {
         }
     }
 
+    /// The first of its names.
+    pub(super) fn name(&self) -> &'static str {
+        self.names[0]
+    }
+
     const fn digits(mut self, digits: Digits) -> Self {
         self.digits = Some(digits);
         self
