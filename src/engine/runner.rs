@@ -1,11 +1,12 @@
 //! Runs batches: the executor, the model and its KV cache, and the recordings prepared so far.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId};
+use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId, Recording, Ticket};
+use crate::kernels::work::{self, Positions};
 use crate::kv_cache::KvCache;
 use crate::model::{BatchShape, Model};
-use crate::scheduler::{Batch, TokenSpan};
+use crate::scheduler::{Batch, Pace, TokenSpan, pace};
 
 /// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
 /// tail of a prompt does not.
@@ -15,13 +16,29 @@ const PREPARED_MAX: usize = 48;
 /// first one may take many.
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How far the number of parts may be from the one wanted before a recording is cut anew: that
+/// takes milliseconds, and a part more or less harms nothing.
+const PARTS_TOO_FEW: usize = 2;
+const PARTS_TOO_MANY: usize = 2;
+
+/// A step of one shape, ready to submit.
+struct Ready {
+    shape: BatchShape,
+    recording: Recording,
+    /// Of each command.
+    costs: Vec<f64>,
+    /// The recording in parts, each of which a device does in one go.
+    parts: Vec<PreparedId>,
+}
+
 /// A loaded model, ready to run batches.
 pub struct Runner {
     executor: Box<dyn Executor>,
     model: Model,
     kv: KvCache,
     /// Least recently used first.
-    prepared: Vec<(BatchShape, PreparedId)>,
+    prepared: Vec<Ready>,
+    pace: Pace,
     logits: Vec<f32>,
 }
 
@@ -35,7 +52,8 @@ impl Runner {
     /// Puts a model and its cache on top of the executor that holds them.
     #[must_use]
     pub fn new(executor: Box<dyn Executor>, model: Model, kv: KvCache) -> Self {
-        Self { executor, model, kv, prepared: Vec::new(), logits: Vec::new() }
+        let pace = Pace::new(executor.capabilities().is_cpu());
+        Self { executor, model, kv, prepared: Vec::new(), pace, logits: Vec::new() }
     }
 
     /// The model.
@@ -80,13 +98,12 @@ impl Runner {
             tile_tokens,
             logit_rows: rows.len() as u32,
         };
-        let prepared = self.prepare(shape)?;
+        self.prepare(shape)?;
         let inputs = self.model.inputs();
         self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
         self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
         self.upload(inputs.rows, bytemuck::cast_slice(&rows))?;
-        let ticket = self.executor.submit(prepared)?;
-        self.executor.wait(ticket, STEP_TIMEOUT)?;
+        self.run_last_prepared()?;
         self.logits.resize(rows.len() * self.model.vocab(), 0.0);
         if !rows.is_empty() {
             let out = bytemuck::cast_slice_mut(&mut self.logits);
@@ -110,6 +127,19 @@ impl Runner {
         let mut rows = vec![0.0; batch.token_count() * width];
         self.executor.read(encoded.buffer, encoded.offset, bytemuck::cast_slice_mut(&mut rows))?;
         Ok(rows)
+    }
+
+    /// Submits the parts of the recording that was prepared last, and waits for them.
+    fn run_last_prepared(&mut self) -> Result<(), DeviceError> {
+        let ready = self.prepared.last().expect("a step was prepared");
+        let started = Instant::now();
+        let mut ticket = Ticket(0);
+        for part in &ready.parts {
+            ticket = self.executor.submit(*part)?;
+        }
+        self.executor.wait(ticket, STEP_TIMEOUT)?;
+        self.pace.learn(ready.costs.iter().sum(), started.elapsed());
+        Ok(())
     }
 
     /// Logits of row `row` of the last batch: f32 `[vocab]`.
@@ -152,19 +182,47 @@ impl Runner {
             .write(to.buffer, to.offset, bytes.len(), &mut |out| out.copy_from_slice(bytes))
     }
 
-    fn prepare(&mut self, shape: BatchShape) -> Result<PreparedId, DeviceError> {
-        if let Some(at) = self.prepared.iter().position(|(known, _)| *known == shape) {
-            let entry = self.prepared.remove(at);
-            self.prepared.push(entry);
-            return Ok(entry.1);
+    /// Puts the recordings of a shape at the end of the prepared ones, cut to the device's pace.
+    fn prepare(&mut self, shape: BatchShape) -> Result<(), DeviceError> {
+        let known = self.prepared.iter().position(|ready| ready.shape == shape);
+        let mut ready = match known {
+            Some(at) => self.prepared.remove(at),
+            None => self.record(shape),
+        };
+        let parts = self.pace.cut(&ready.costs);
+        let (wanted, there) = (parts.len(), ready.parts.len());
+        if wanted > PARTS_TOO_FEW * there || wanted * PARTS_TOO_MANY <= there {
+            self.release(&ready);
+            ready.parts.clear();
+            let mut commands = &ready.recording.commands[..];
+            for count in parts {
+                let (part, rest) = commands.split_at(count);
+                commands = rest;
+                let part = Recording { commands: part.to_vec() };
+                ready.parts.push(self.executor.prepare(&part)?);
+            }
         }
-        let recording = self.model.record_forward(&self.kv, shape);
-        let prepared = self.executor.prepare(&recording)?;
         if self.prepared.len() == PREPARED_MAX {
-            let (_, oldest) = self.prepared.remove(0);
-            self.executor.release(oldest);
+            let oldest = self.prepared.remove(0);
+            self.release(&oldest);
         }
-        self.prepared.push((shape, prepared));
-        Ok(prepared)
+        self.prepared.push(ready);
+        Ok(())
+    }
+
+    fn record(&self, shape: BatchShape) -> Ready {
+        let recording = self.model.record_forward(&self.kv, shape);
+        // What the caches hold before is not known here; at most it doubles a step's cost.
+        let positions = [Positions { first: 0, count: shape.tokens.into() }];
+        let cost = |command| {
+            let work = work::of(command, &positions).unwrap_or_default();
+            pace::cost(work.bytes(), work.flops)
+        };
+        let costs = recording.commands.iter().map(cost).collect();
+        Ready { shape, recording, costs, parts: Vec::new() }
+    }
+
+    fn release(&mut self, ready: &Ready) {
+        ready.parts.iter().for_each(|part| self.executor.release(*part));
     }
 }

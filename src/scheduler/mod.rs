@@ -3,6 +3,7 @@
 
 mod batch;
 mod fair;
+pub mod pace;
 mod priority;
 mod slice;
 mod slots;
@@ -10,6 +11,7 @@ mod step;
 
 pub use batch::{Batch, TokenSpan};
 pub use fair::{Claim, Fairness, Rank};
+pub use pace::Pace;
 pub use priority::Priority;
 pub use slice::PrefillSlice;
 pub use slots::{Placement, place};

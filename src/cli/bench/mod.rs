@@ -44,7 +44,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         false => Some(Ceilings::measure(&mut executor)?),
     };
     let profiling = options.profile || options.trace.is_some();
-    let (meter, handle) = Meter::new(Box::new(executor), profiling);
+    let (meter, handle) = Meter::new(Box::new(executor), profiling, options.host_time);
     let sessions = tests.iter().map(|test| test.sessions).max().unwrap_or(1);
     let context = tests.iter().map(|test| test.depth + test.tokens).max().unwrap_or(1);
     let local = LocalOptions {
@@ -130,7 +130,8 @@ fn measure_all(
         }
         bar.set_message(test.name());
         let measurement = bench.measure(*test)?;
-        let lines = |ceilings| profile::lines(&measurement.submissions, ceilings);
+        let steps = measurement.steps * measurement.samples.len();
+        let lines = |ceilings| profile::lines(&measurement.submissions, steps, ceilings);
         let kernels = ceilings.filter(|_| options.profile).map(lines);
         if let Some(trace) = &mut trace {
             trace.add(&measurement.test, &measurement.submissions)?;

@@ -13,9 +13,9 @@ use crate::kernels::work::{self, Work};
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct KernelUse {
     pub(super) kernel: String,
-    /// Dispatches of a submission.
+    /// Dispatches of a step.
     pub(super) calls: f64,
-    /// Time on the device in a submission.
+    /// Time on the device in a step.
     pub(super) us: f64,
     /// Part of the device's time.
     pub(super) share: f64,
@@ -35,7 +35,11 @@ pub(super) struct Reached {
 }
 
 /// The lines of all submissions, the longest time first.
-pub(super) fn lines(submissions: &[Submission], ceilings: &Ceilings) -> Vec<KernelUse> {
+pub(super) fn lines(
+    submissions: &[Submission],
+    steps: usize,
+    ceilings: &Ceilings,
+) -> Vec<KernelUse> {
     let mut sums: Vec<Sum> = Vec::new();
     for submission in submissions {
         for (command, timing) in submission.recording.commands.iter().zip(&submission.timings) {
@@ -56,7 +60,7 @@ pub(super) fn lines(submissions: &[Submission], ceilings: &Ceilings) -> Vec<Kern
     }
     let total: f64 = sums.iter().map(|sum| sum.ns).sum();
     sums.sort_by(|a, b| b.ns.total_cmp(&a.ns));
-    sums.into_iter().map(|sum| sum.line(submissions.len() as f64, total, ceilings)).collect()
+    sums.into_iter().map(|sum| sum.line(steps as f64, total, ceilings)).collect()
 }
 
 struct Sum {
@@ -67,7 +71,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn line(self, submissions: f64, total_ns: f64, ceilings: &Ceilings) -> KernelUse {
+    fn line(self, steps: f64, total_ns: f64, ceilings: &Ceilings) -> KernelUse {
         let ns = self.ns.max(f64::MIN_POSITIVE);
         let reached = self.work.map(|work| {
             // Bytes in a nanosecond are 10^9 bytes in a second.
@@ -81,8 +85,8 @@ impl Sum {
         });
         KernelUse {
             kernel: self.label,
-            calls: self.calls as f64 / submissions,
-            us: self.ns / 1e3 / submissions,
+            calls: self.calls as f64 / steps,
+            us: self.ns / 1e3 / steps,
             share: self.ns / total_ns.max(f64::MIN_POSITIVE),
             reached,
         }
@@ -158,7 +162,7 @@ mod tests {
             end: std::time::Instant::now(),
         };
         let ceilings = Ceilings { copy_gb_s: 20.0, read_gb_s: 50.0, gflop_s: 10.0 };
-        let found = lines(&[submission.clone(), submission], &ceilings);
+        let found = lines(&[submission.clone(), submission], 2, &ceilings);
         let [copies, zeros] = &found[..] else { panic!("two lines: {found:?}") };
         assert_eq!((copies.kernel.as_str(), copies.calls, copies.us), ("copy", 2.0, 0.3));
         assert_eq!((zeros.kernel.as_str(), zeros.share), ("zero", 0.25));

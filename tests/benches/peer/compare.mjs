@@ -129,9 +129,10 @@ function hob(driver, model) {
     }));
 }
 
+/** The CPU backend needs no Vulkan driver, and is started without one. */
 const llama = (gpu, environment) => (driver, model) => {
     const asked = {modules: resolve(options.peer), model, prefill, decode, sessions, repetitions, gpu};
-    return measure(driver, {GGML_VK_VISIBLE_DEVICES: "0", ...environment}, "node",
+    return measure(gpu ? driver : "system", {GGML_VK_VISIBLE_DEVICES: "0", ...environment}, "node",
         join(here, "llama.mjs"), JSON.stringify(asked)).results;
 };
 
