@@ -74,6 +74,22 @@ pub enum CliError {
         /// Why.
         source: io::Error,
     },
+    /// A file to write is there.
+    #[error("{} exists; --force replaces it", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A tensor cannot be quantised.
+    #[error("{}: tensor {tensor}: wanted finite values, found {found}", .path.display())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The first value that is not.
+        found: f32,
+    },
     /// A result does not serialise.
     #[error("cannot write the result as JSON: {source}")]
     Encode {
@@ -256,6 +272,7 @@ impl CliError {
             Self::NoPrompt
             | Self::StdinTwice { .. }
             | Self::NothingToMeasure
+            | Self::Exists { .. }
             | Self::NotConfirmed { .. } => exit::USAGE,
             Self::Store(
                 StoreError::BadName { .. }
@@ -269,7 +286,9 @@ impl CliError {
             | Self::NotTokenIds { .. }
             | Self::TextTooShort { .. }
             | Self::Tokenizer(_) => exit::BAD_INPUT,
-            Self::Gguf(_) | Self::Folder(_) | Self::Vocabulary { .. } => exit::BAD_MODEL,
+            Self::Gguf(_) | Self::Folder(_) | Self::NotFinite { .. } | Self::Vocabulary { .. } => {
+                exit::BAD_MODEL
+            }
             Self::Device(error) => device_status(error),
             Self::Local(error) => match error.device() {
                 Some(error) => device_status(error),

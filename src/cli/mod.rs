@@ -23,6 +23,7 @@ mod output;
 mod paths;
 mod perplexity;
 mod pull;
+mod quantize;
 mod run;
 mod sessions;
 mod shader_stats;
@@ -70,6 +71,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Tokenize(options) => tokenize::tokenize(global, options),
         Command::Detokenize(options) => tokenize::detokenize(global, options),
         Command::Inspect(options) => inspect::run(options),
+        Command::Quantize(options) => quantize::run(options),
         Command::Perplexity(options) => perplexity::run(options),
         Command::Bench(options) => bench::run(options),
         Command::ShaderStats(options) => shader_stats::run(options),

@@ -35,6 +35,8 @@ struct Tensor {
     name: String,
     type_id: u32,
     dims: Vec<u64>,
+    /// Size of the data, which a header alone does without.
+    bytes: u64,
     data: Vec<u8>,
 }
 
@@ -82,7 +84,16 @@ impl GgufBuilder {
     #[must_use]
     pub fn raw_tensor(mut self, name: &str, type_id: u32, dims: &[u64], data: &[u8]) -> Self {
         let (name, dims, data) = (name.to_owned(), dims.to_vec(), data.to_vec());
-        self.tensors.push(Tensor { name, type_id, dims, data });
+        self.tensors.push(Tensor { name, type_id, dims, bytes: data.len() as u64, data });
+        self
+    }
+
+    /// Appends a tensor of `bytes` bytes of data, for [`GgufBuilder::header`] alone: whoever writes
+    /// the file writes the data, each tensor's padded to the alignment.
+    #[must_use]
+    pub fn described_tensor(mut self, name: &str, type_id: u32, dims: &[u64], bytes: u64) -> Self {
+        let (name, dims, data) = (name.to_owned(), dims.to_vec(), Vec::new());
+        self.tensors.push(Tensor { name, type_id, dims, bytes, data });
         self
     }
 
@@ -105,7 +116,7 @@ impl GgufBuilder {
             }
             put(&mut out, tensor.type_id.to_le_bytes());
             put(&mut out, offset.to_le_bytes());
-            offset = (offset + tensor.data.len() as u64).next_multiple_of(self.alignment.into());
+            offset = (offset + tensor.bytes).next_multiple_of(self.alignment.into());
         }
         self.pad(&mut out);
         out

@@ -29,6 +29,14 @@ impl TensorType {
         }
     }
 
+    /// The `ggml_type` number.
+    pub fn ggml_id(self) -> u32 {
+        match self {
+            Self::Supported(dtype) => dtype.ggml_id(),
+            Self::Unsupported(kind) => kind.id,
+        }
+    }
+
     fn block_len(self) -> u64 {
         match self {
             Self::Supported(dtype) => dtype.block_len() as u64,

@@ -7,6 +7,7 @@ mod dtype;
 mod grids;
 pub mod layout;
 mod packing;
+pub mod quantize;
 mod quants;
 pub mod sliced;
 

@@ -14,7 +14,9 @@ use clap_complete::Shell;
 pub use bench::BenchOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
 pub(crate) use generation::{penalty, share, temperature};
-pub use model::{DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, TokenizeOptions};
+pub use model::{
+    DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, QuantizeOptions, TokenizeOptions,
+};
 pub use store::{ModelsOptions, PullOptions, RmOptions};
 
 const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
@@ -137,6 +139,8 @@ Examples:
     Detokenize(DetokenizeOptions),
     /// Show the metadata and tensors of a GGUF model file
     Inspect(InspectOptions),
+    /// Write a GGUF model file in another tensor type
+    Quantize(QuantizeOptions),
     /// Measure how well a model predicts a text (needs no daemon)
     Perplexity(PerplexityOptions),
     /// Measure a model's speed on a device (needs no daemon)

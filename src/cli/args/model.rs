@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::config;
+use crate::tensor::DType;
+use crate::tensor::quantize::QUANTIZABLE;
 
 const TOKENIZE_AFTER_HELP: &str = "\
 The bytes of stdin are taken exactly as they are: a newline at the end is a part of the text.
@@ -26,6 +28,18 @@ Examples:
   hob inspect model.gguf
   hob inspect model.gguf --json | jq '.metadata.\"general.architecture\"'
   hob inspect model.gguf --json --full | jq '.metadata.\"tokenizer.ggml.tokens\" | length'";
+
+const QUANTIZE_AFTER_HELP: &str = "\
+TYPE is q8_0, q6_k, q5_k, q4_k or q4_0: about 8.5, 6.6, 5.5, 4.5 and 4.5 bits a weight. Vectors, and
+matrices that models are sensitive to, stay as they are; so do rows that TYPE cannot hold, or they
+become Q8_0. Best from F32, F16 or BF16: every quantisation adds its own error to those before.
+
+For each tensor the error of the round trip is printed, against the values of IN: the root of the
+mean square (also as a share of the values' own), and the largest.
+
+Examples:
+  hob quantize model-F16.gguf model-Q4_K.gguf q4_k
+  hob quantize model-F16.gguf model-Q8_0.gguf q8_0 --json | jq .total";
 
 const PERPLEXITY_AFTER_HELP: &str = "\
 As llama.cpp's llama-perplexity: the text is cut in chunks of --context tokens (the first of each
@@ -91,6 +105,32 @@ pub struct InspectOptions {
     /// Do not shorten long arrays and texts
     #[arg(long)]
     pub full: bool,
+}
+
+/// Options of `hob quantize`.
+#[derive(Debug, Args)]
+#[command(after_help = QUANTIZE_AFTER_HELP)]
+pub struct QuantizeOptions {
+    /// Model of the store, or a GGUF file
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// File to write
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// Tensor type of the matrices
+    #[arg(value_name = "TYPE", value_parser = quantizable)]
+    pub dtype: DType,
+    /// Replace OUT where it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn quantizable(text: &str) -> Result<DType, String> {
+    let found = DType::from_name(text).filter(|dtype| QUANTIZABLE.contains(dtype));
+    found.ok_or_else(|| format!("wanted one of {}", QUANTIZABLE.map(DType::name).join(", ")))
 }
 
 /// Element type of the KV cache.
