@@ -43,7 +43,6 @@ impl Drop for Running {
 }
 
 // The lock is what the device hangs on; no other task takes it.
-#[allow(clippy::await_holding_lock)]
 #[tokio::test]
 #[allow(clippy::await_holding_lock)] // what it holds up is another thread, on purpose
 async fn a_stopped_engine_makes_the_watchdog_miss() -> Result<(), Failure> {
