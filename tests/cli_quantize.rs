@@ -65,7 +65,7 @@ fn every_type_loads_and_predicts_nearly_the_same() {
     for (name, file_type, error_max, divergence_max) in types {
         let output = quantize(folder.path(), &["in.gguf", "out.gguf", name, "--json", "--force"]);
         assert!(output.status.success(), "{name}: {}", stderr(&output));
-        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let report: Value = serde_json::from_str(stdout(&output)).unwrap();
         let relative = report["total"]["relative"].as_f64().unwrap();
         assert!((error_max / 3.0..error_max).contains(&relative), "{name}: {relative}");
 
