@@ -19,10 +19,9 @@ fn the_answer_streams_to_stdout_and_nothing_else_does() {
     assert_eq!(stderr(&output), "");
     assert!(output.status.success());
     let asked = daemon.asked("generate");
-    assert_eq!(
-        asked,
-        [json!({"messages": [{"role": "user", "content": "Tell a story"}], "stream": true})]
-    );
+    let messages = json!([{"role": "user", "content": "Tell a story"}]);
+    let expected = json!({"messages": messages, "stream": true, "priority": "interactive"});
+    assert_eq!(asked, [expected]);
 }
 
 #[test]
