@@ -34,6 +34,8 @@ fn status_for_people_and_for_programs() {
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["model"]["name"], "Tiny");
     assert_eq!(status["kv_tokens_used"], 1234);
+    let output = daemon.hob(&["top", "--once"]).output().unwrap();
+    assert!(stdout(&output).contains("\nspeed     3.5 generated and 12 prompt tokens a second\n"));
     let output = daemon.hob(&["metrics"]).output().unwrap();
     assert_eq!(stdout(&output), "hob_sessions 2\n# EOF\n");
 }

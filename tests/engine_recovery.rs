@@ -13,23 +13,34 @@ use std::path::Path;
 use std::time::Duration;
 
 use faults::{CALLS, Call, Failing, Fault, Plan};
-use hob::engine::{self, EngineFailure, EngineHandle, EngineOptions, EngineThread, FinishReason};
+use hob::engine::{
+    self, EngineFailure, EngineHandle, EngineOptions, EngineThread, FinishReason, GenerateRequest,
+    GenerateResult,
+};
 use hob::gpu::DeviceError;
 use hob::reference::ReferenceExecutor;
 use random::Random;
-use streams::{Failure, finish, generate, join, play, recoveries, request};
+use streams::{Failure, create_session, finish, generate, join, play, recoveries, request};
 
 /// Random points at which the device is lost.
 const POINTS: u64 = 200;
 
 /// An engine on a device that fails by the plan.
 fn start(model: &Path, plan: &Plan) -> Result<(EngineHandle, EngineThread), Failure> {
+    start_with(model, plan, EngineOptions::default())
+}
+
+fn start_with(
+    model: &Path,
+    plan: &Plan,
+    options: EngineOptions,
+) -> Result<(EngineHandle, EngineThread), Failure> {
     let options = EngineOptions {
         context_tokens: 96,
         kv_tokens: 288,
         sessions_max: 8,
         reopen_pause: Duration::ZERO,
-        ..EngineOptions::default()
+        ..options
     };
     let opener = plan.clone();
     let open = Box::new(move || opener.open(ReferenceExecutor::new()));
@@ -140,5 +151,36 @@ fn logits_that_are_no_numbers_once_are_cured_by_a_new_device() -> Result<(), Fai
     let result = finish(generate(&engine, request(None, 2))?)?;
     assert_eq!(result.finish_reason, FinishReason::Error);
     assert_eq!((plan.left(), recoveries(&engine)?), (0, 1));
+    join(engine, thread)
+}
+
+#[test]
+fn a_model_that_nobody_uses_leaves_the_device_and_comes_back() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    let options =
+        EngineOptions { idle_unload: Some(Duration::from_millis(20)), ..EngineOptions::default() };
+    let (engine, thread) = start_with(&model, &plan, options)?;
+    let session = create_session(&engine)?;
+    let expected = finish(generate(&engine, request(Some(session), 1))?)?;
+    // Asking does not count as use, so in the end it is gone.
+    let gone = loop {
+        let status = streams::status(&engine)?;
+        if !status.loaded {
+            break status;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((gone.device_bytes, gone.kv_tokens_used, gone.recoveries), (0, 0, 0));
+    assert_eq!((gone.device.as_str(), gone.decode_tokens), ("reference", 6));
+    assert!(gone.host_cache_bytes > 0, "the session's cache is with the host");
+    let again = GenerateRequest { prompt_logprobs: None, ..request(Some(session), 1) };
+    let expected = GenerateResult { prompt_logprobs: None, ..expected };
+    let prompt_tokens = again.tokens.len() as u64;
+    assert_eq!(finish(generate(&engine, again)?)?, expected);
+    assert!(plan.opened() > 1, "it was opened again");
+    let status = streams::status(&engine)?;
+    assert_eq!(status.cached_tokens - gone.cached_tokens, prompt_tokens - 1);
     join(engine, thread)
 }

@@ -24,7 +24,8 @@ use hob::engine::{
 use hob::gpu::{DeviceError, Executor};
 use hob::model::ModelLoadError;
 use hob::server::{
-    self, BoundSocket, Notice, ServeEnd, ServerOptions, SocketError, stop_on_signals,
+    self, Access, AccessError, BoundSocket, Notice, ServeEnd, ServerOptions, SocketError,
+    stop_on_signals,
 };
 use hob::store::{Store, StoreError};
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
@@ -57,6 +58,8 @@ enum DaemonError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error(transparent)]
     Log(#[from] TelemetryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -79,7 +82,7 @@ impl DaemonError {
 
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Store(_) | Self::Log(_) => EXIT_CONFIG,
+            Self::Config(_) | Self::Access(_) | Self::Store(_) | Self::Log(_) => EXIT_CONFIG,
             Self::Model { source, .. } => match &**source {
                 OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error)) => {
                     device_status(error)
@@ -182,7 +185,9 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
     tokio::spawn(end_in_time(stop.clone()));
     let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
-    let options = engine_options(config, places);
+    let quotas = server::quotas(config)?;
+    let options = EngineOptions { quotas, ..engine_options(config, places) };
+    let serving = ServerOptions { access: Access::resolve(config)?, ..ServerOptions::from(config) };
     let Some(opened) = load(config, places, model, &options, &stop).await? else {
         return Ok(());
     };
@@ -196,7 +201,7 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
         Notice::Alive => notify(&[NotifyState::Watchdog]),
         Notice::Status(line) => notify(&[NotifyState::Status(&line)]),
     }));
-    let end = server::serve(socket, engine.clone(), ServerOptions::from(config), stop).await;
+    let end = server::serve(socket, engine.clone(), serving, stop).await;
     // Nobody is left to send it anything else, and it may be gone.
     let _ = engine.commands.send(EngineCommand::Shutdown).await;
     drop(engine);
@@ -236,6 +241,7 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         kv_dtype: config.kv_dtype,
         sessions_max: config.sessions_max as usize,
         requests_queued_max: config.requests_queued_max as usize,
+        idle_unload: config.idle_unload.0,
         prefill_tokens_max: config.prefill_tokens_max as usize,
         inter_token: Duration::from_millis(config.inter_token_ms.into()),
         host_cache_bytes: u64::from(config.host_cache_mib) << 20,

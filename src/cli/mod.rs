@@ -30,6 +30,7 @@ mod shader_stats;
 mod status;
 mod table;
 mod tokenize;
+mod top;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Chat(options) => chat::run(global, options),
         Command::Status(options) => status::run(global, options),
         Command::Metrics => metrics::run(global),
+        Command::Top(options) => top::run(global, options),
         Command::Devices(options) => devices::run(options),
         Command::Sessions(options) => sessions::run(global, options),
         Command::Pull(options) => pull::run(options),

@@ -90,6 +90,9 @@ fn facts(status: &StatusResult) -> Facts {
             status.prefill_tokens_per_second, status.decode_tokens_per_second
         ),
     );
+    if !status.loaded {
+        facts.add("model", "not on the device: nobody uses it; the next request loads it");
+    }
     if status.recoveries > 0 {
         facts.add("recoveries", format!("{}: the device was lost", count(status.recoveries)));
     }

@@ -21,7 +21,7 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 27] = [
+pub(super) const KEYS: [Key; 35] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("quantize", "\"none\" or \"q8_0\""),
@@ -50,6 +50,32 @@ pub(super) const KEYS: [Key; 27] = [
         wanted: "an integer from 1 to 4096",
         out_of_range: |c| outside(c.requests_queued_max, 1, 4096),
     },
+    any("allow_users", "a list of names in quotes and numbers"),
+    any("allow_groups", "a list of names in quotes and numbers"),
+    Key {
+        name: "user_sessions_max",
+        wanted: "an integer from 0 to 1024",
+        out_of_range: |c| outside(c.user_sessions_max, 0, 1024),
+    },
+    Key {
+        name: "user_kv_mib_max",
+        wanted: "an integer from 0 to 16777216",
+        out_of_range: |c| outside(c.user_kv_mib_max, 0, 16777216),
+    },
+    Key {
+        name: "user_requests_queued_max",
+        wanted: "an integer from 0 to 4096",
+        out_of_range: |c| outside(c.user_requests_queued_max, 0, 4096),
+    },
+    Key {
+        name: "user_requests_running_max",
+        wanted: "an integer from 0 to 1024",
+        out_of_range: |c| outside(c.user_requests_running_max, 0, 1024),
+    },
+    any(
+        "user_limits",
+        "tables by user of sessions_max, kv_mib_max, requests_queued_max and requests_running_max",
+    ),
     Key {
         name: "requests_in_flight_max",
         wanted: "an integer from 1 to 1024",
@@ -75,6 +101,7 @@ pub(super) const KEYS: [Key; 27] = [
         wanted: "an integer from 100 to 600000",
         out_of_range: |c| outside(c.write_timeout_ms, 100, 600_000),
     },
+    any("idle_unload", "a time such as \"90s\", \"10m\" or \"2h\", or \"\""),
     Key {
         name: "prefill_tokens_max",
         wanted: "an integer from 1 to 8192",

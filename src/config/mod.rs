@@ -14,7 +14,9 @@ pub use flags::Flags;
 pub use load::{load, parse};
 pub use paths::Places;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +80,61 @@ pub enum LogFormat {
     Journald,
 }
 
+/// A time such as `10m`; empty: never.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IdleTime(pub Option<Duration>);
+
+impl TryFrom<String> for IdleTime {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const WANTED: &str = "a number with s, m or h behind it";
+        if text.is_empty() {
+            return Ok(Self(None));
+        }
+        let unit = text.chars().next_back().ok_or(WANTED)?;
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            _ => return Err(WANTED),
+        };
+        let count: u32 = text[..text.len() - 1].parse().map_err(|_| WANTED)?;
+        Ok(Self(Some(Duration::from_secs(u64::from(count) * seconds))))
+    }
+}
+
+impl From<IdleTime> for String {
+    fn from(time: IdleTime) -> Self {
+        time.0.map_or_else(Self::new, |time| format!("{}s", time.as_secs()))
+    }
+}
+
+/// A user or a group, by name or number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Who {
+    /// uid or gid.
+    Number(u32),
+    /// Name.
+    Name(String),
+}
+
+/// Limits of one user; what is absent is as for everybody, and 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserLimits {
+    /// Sessions.
+    pub sessions_max: Option<u32>,
+    /// KV cache, in MiB.
+    pub kv_mib_max: Option<u32>,
+    /// Requests that wait.
+    pub requests_queued_max: Option<u32>,
+    /// Requests in the batch.
+    pub requests_running_max: Option<u32>,
+}
+
 /// Every setting of the daemon.
 ///
 /// Empty strings and zeros that mean "choose for me" are said so on the field.
@@ -110,6 +167,20 @@ pub struct Config {
     pub sessions_max: u32,
     /// Requests that may wait.
     pub requests_queued_max: u32,
+    /// Users that may connect; with `allow_groups` empty as well, everybody.
+    pub allow_users: Vec<Who>,
+    /// Groups whose members may connect.
+    pub allow_groups: Vec<Who>,
+    /// Sessions of one user; 0: no limit.
+    pub user_sessions_max: u32,
+    /// KV cache of one user, in MiB; 0: no limit.
+    pub user_kv_mib_max: u32,
+    /// Requests of one user that may wait; 0: no limit.
+    pub user_requests_queued_max: u32,
+    /// Requests of one user in the batch, more wait; 0: no limit.
+    pub user_requests_running_max: u32,
+    /// Limits of single users, by name or number, in place of those above.
+    pub user_limits: BTreeMap<String, UserLimits>,
     /// Generations in flight on one connection.
     pub requests_in_flight_max: u32,
     /// Connections at once.
@@ -120,6 +191,8 @@ pub struct Config {
     pub outgoing_bytes_max: u32,
     /// Longest time that one client may leave what waits for it unread, in milliseconds.
     pub write_timeout_ms: u32,
+    /// The model leaves the device when nobody has used it for so long.
+    pub idle_unload: IdleTime,
     /// Most prompt tokens in one step of the engine.
     pub prefill_tokens_max: u32,
     /// What a step should take while somebody decodes, in milliseconds.
@@ -157,11 +230,19 @@ impl Default for Config {
             kv_tokens: 0,
             sessions_max: 16,
             requests_queued_max: 64,
+            allow_users: Vec::new(),
+            allow_groups: Vec::new(),
+            user_sessions_max: 0,
+            user_kv_mib_max: 0,
+            user_requests_queued_max: 0,
+            user_requests_running_max: 0,
+            user_limits: BTreeMap::new(),
             requests_in_flight_max: 16,
             connections_max: 64,
             frame_bytes_max: 8 * 1024 * 1024,
             outgoing_bytes_max: 8 * 1024 * 1024,
             write_timeout_ms: 30_000,
+            idle_unload: IdleTime::default(),
             prefill_tokens_max: 512,
             inter_token_ms: 100,
             host_cache_mib: 1024,

@@ -47,7 +47,9 @@ impl Worker {
         if prompt_tokens > pool {
             return Err(AdmitError::KvFull { wanted_tokens: prompt_tokens, free_tokens: pool });
         }
-        Ok(room.min(pool - prompt_tokens).min(request.tokens_max as usize))
+        let tokens_max = room.min(pool - prompt_tokens).min(request.tokens_max as usize);
+        self.check_request_of(request.owner, prompt_tokens + tokens_max)?;
+        Ok(tokens_max)
     }
 
     /// Lets waiting requests run, in the order of fairness, while there are places and pages.
@@ -96,7 +98,10 @@ impl Worker {
 
     /// The waiting request that is next, of those more urgent than `blocked`.
     fn next_waiting(&self, blocked: Option<Priority>) -> Option<u64> {
-        let free = |g: &&Generation| blocked.is_none_or(|blocked| g.priority < blocked);
+        // Who is at a limit of their own waits for themselves, and everybody else passes.
+        let free = |g: &&Generation| {
+            blocked.is_none_or(|blocked| g.priority < blocked) && self.is_within_quota(g)
+        };
         let claims: Vec<Claim> = self.waiting.iter().filter(free).map(Generation::claim).collect();
         let order = self.fair.order(&claims);
         order.first().map(|at| claims[*at].request)
@@ -117,6 +122,9 @@ impl Worker {
         let (id, known) = (generation.session, generation.history().len());
         let asker = Asker::Waiting(generation.priority);
         let keep = self.prefix_to_keep(generation);
+        if !self.make_room_within_quota(id, generation.tokens_wanted())? {
+            return Ok(false);
+        }
         let wanted = self.pages_missing(id, keep, known);
         if !self.free_pages(wanted, asker, id)? || !self.bring_back(id, keep, asker)? {
             return Ok(false);

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
+use super::quota::Quotas;
 use super::runner::Runner;
 use super::saving::StateOptions;
 use super::types::ModelInfo;
@@ -52,6 +53,10 @@ pub struct EngineOptions {
     pub sessions_max: usize,
     /// Requests that may wait.
     pub requests_queued_max: usize,
+    /// The model leaves the device when nobody has used it for so long; `None`: never.
+    pub idle_unload: Option<Duration>,
+    /// What one user may take.
+    pub quotas: Quotas,
     /// Most prompt tokens of a step.
     pub prefill_tokens_max: usize,
     /// Type that a folder's matrices are quantised to.
@@ -79,6 +84,8 @@ impl Default for EngineOptions {
             kv_dtype: KvDtype::Auto,
             sessions_max: 64,
             requests_queued_max: 64,
+            idle_unload: None,
+            quotas: Quotas::default(),
             prefill_tokens_max: 512,
             quantize: None,
             chat_template: String::new(),

@@ -51,7 +51,8 @@ impl std::fmt::Debug for Reopen {
     }
 }
 
-/// The runner while the model is on a device; only recovery ever sees it without one.
+/// The runner while the model is on a device. Without one it may only be asked what it says of
+/// that: recovery and idle unloading see to it that nothing else is.
 pub(super) struct Placed {
     runner: Option<Runner>,
     reopen: Option<Reopen>,
@@ -60,6 +61,20 @@ pub(super) struct Placed {
 impl Placed {
     pub(super) fn new(runner: Runner, reopen: Option<Reopen>) -> Self {
         Self { runner: Some(runner), reopen }
+    }
+
+    /// Whether the model is on a device.
+    pub(super) fn is_on_device(&self) -> bool {
+        self.runner.is_some()
+    }
+
+    /// The form of the cache, wherever the model is.
+    pub(super) fn kv_config(&self) -> &KvConfig {
+        match (&self.runner, &self.reopen) {
+            (Some(runner), _) => runner.kv().config(),
+            (None, Some(reopen)) => &reopen.source.kv,
+            (None, None) => unreachable!("what cannot be reopened stays on its device"),
+        }
     }
 
     /// Whether a lost device can be opened again.

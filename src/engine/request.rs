@@ -79,6 +79,11 @@ impl Generation {
         })
     }
 
+    /// All positions that it may ever need.
+    pub(super) fn tokens_wanted(&self) -> usize {
+        self.request.tokens.len() + self.tokens_max
+    }
+
     /// Prompt and generated tokens so far.
     pub(super) fn history(&self) -> &[u32] {
         &self.history

@@ -140,7 +140,7 @@ impl Worker {
     pub(super) fn park(&mut self, id: SessionId) -> Result<(), DeviceError> {
         let session = self.sessions.get(id);
         let (tokens, bytes) =
-            (session.tokens.len(), self.runner.kv().bytes_of(session.tokens.len()));
+            (session.tokens.len(), self.runner.kv_config().bytes_of(session.tokens.len()));
         let on_host = tokens > 0 && self.host_room(bytes as u64);
         let keep = on_host || tokens > 0 && self.disk_room(bytes as u64);
         let session = self.sessions.get_mut(id);

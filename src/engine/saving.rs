@@ -104,7 +104,7 @@ impl Worker {
         if let Some(lease) = session.lease.take() {
             self.runner.kv_mut().0.release(lease);
         }
-        let right = cache.len() == self.runner.kv().bytes_of(tokens.len());
+        let right = cache.len() == self.runner.kv_config().bytes_of(tokens.len());
         let room = !cache.is_empty() && right && self.host_room(cache.len() as u64);
         let session = self.sessions.get_mut(id);
         session.tokens = tokens;
@@ -121,10 +121,12 @@ impl Worker {
                 let lease = self.sessions.get(id).lease.as_ref().expect("seen above");
                 kv.read_pages(executor, lease, tokens.len())?
             }
-            (None, Some(Parked::Host(bytes))) => self.runner.kv().first_pages(bytes, tokens.len()),
+            (None, Some(Parked::Host(bytes))) => {
+                self.runner.kv_config().first_pages(bytes, tokens.len())
+            }
             (None, Some(Parked::Disk(file))) => {
                 let bytes = self.read_parked(file).unwrap_or_default(); // tokens are still saved
-                self.runner.kv().first_pages(&bytes, tokens.len())
+                self.runner.kv_config().first_pages(&bytes, tokens.len())
             }
             (None, None) => Vec::new(),
         };

@@ -51,7 +51,7 @@ impl Worker {
         if self.sessions.count() >= self.sessions_max {
             return Err(AdmitError::TooManySessions { limit: self.sessions_max });
         }
-        Ok(())
+        self.check_sessions_of(owner)
     }
 
     pub(super) fn session_info(&self, id: SessionId) -> SessionInfo {
@@ -124,7 +124,9 @@ impl Worker {
         tokens: usize,
     ) -> Result<(), DeviceError> {
         let origin = self.sessions.get(from);
-        if origin.parked.is_some() && !origin.busy {
+        let parked = origin.parked.is_some() && !origin.busy;
+        if parked && self.make_room_within_quota(from, origin.tokens.len())? {
+            let origin = self.sessions.get(from);
             self.bring_back(from, origin.tokens.len(), Asker::Nobody)?;
         }
         if self.sessions.get(from).lease.is_none() {

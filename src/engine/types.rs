@@ -190,6 +190,28 @@ pub enum AdmitError {
     /// A session could not be saved, or what was saved is of no use.
     #[error("the saved session: {0}")]
     NotSaved(String),
+    /// The caller has as many sessions as one user may.
+    #[error("you have {limit} sessions, the most that one user may have; close one")]
+    UserSessions {
+        /// The limit.
+        limit: usize,
+    },
+    /// As many of the caller's requests wait as may.
+    #[error("{waiting} requests of yours wait, the limit of one user is {limit}")]
+    UserQueueFull {
+        /// Requests waiting.
+        waiting: usize,
+        /// Most that may.
+        limit: usize,
+    },
+    /// More cache than one user may have.
+    #[error("the request needs {wanted_bytes} bytes of KV cache; one user may have {limit_bytes}")]
+    UserKvFull {
+        /// Bytes of the prompt and all that may be generated.
+        wanted_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// A token that the vocabulary lacks.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
@@ -270,6 +292,21 @@ pub struct SessionInfo {
     pub idle_seconds: u64,
 }
 
+/// What one user has of the engine: counts, never a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserCounts {
+    /// The user.
+    pub uid: u32,
+    /// Sessions.
+    pub sessions: usize,
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests waiting.
+    pub queued: usize,
+    /// Bytes of leased pages.
+    pub kv_bytes: u64,
+}
+
 /// The engine's state, for `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineStatus {
@@ -307,6 +344,10 @@ pub struct EngineStatus {
     pub decode_tokens: u64,
     /// Steps since start.
     pub steps: u64,
+    /// Whether the model is on the device: it leaves when nobody uses it.
+    pub loaded: bool,
+    /// What each user has.
+    pub users: Vec<UserCounts>,
     /// Pages of the cache by state.
     pub kv_pages: KvPages,
     /// Times, batches and ends since start.

@@ -12,6 +12,8 @@ use super::activity::KvPages;
 use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
+use super::quota::Quotas;
+use super::receive::{Received, receive};
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
 use super::saving::Files;
@@ -51,8 +53,12 @@ pub(super) struct Worker {
     pub(super) sessions_max: usize,
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
+    pub(super) quotas: Quotas,
     started: Instant,
     pub(super) heartbeat: Heartbeat,
+    idle_unload: Option<Duration>,
+    /// When a request last waited or ran.
+    pub(super) last_busy: Instant,
     pub(super) totals: EngineStatus,
 }
 
@@ -65,6 +71,7 @@ impl Worker {
                 options.inter_token,
             ),
             running_max: limits.logit_rows_max,
+            quotas: options.quotas.clone(),
             runner: Placed::new(opened.runner, opened.reopen),
             losses: Losses::default(),
             bad_logits: false,
@@ -82,6 +89,8 @@ impl Worker {
             requests_queued_max: options.requests_queued_max,
             started: Instant::now(),
             heartbeat,
+            idle_unload: options.idle_unload,
+            last_busy: Instant::now(),
             totals: EngineStatus::default(),
         }
     }
@@ -108,12 +117,7 @@ impl Worker {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = if idle {
-                // Pages given back are zeroed while nobody waits.
-                let (kv, executor) = self.runner.kv_mut();
-                if let Err(error) = kv.clean(executor) {
-                    self.recover(error)?;
-                }
-                commands.blocking_recv().ok_or(TryRecvError::Disconnected)
+                self.rest(commands)?.ok_or(TryRecvError::Disconnected)
             } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
             } else {
@@ -126,11 +130,13 @@ impl Worker {
                     return Ok(());
                 }
                 Ok(command) => {
+                    self.load_for(&command)?;
                     served += 1;
                     self.serve(command) // all that has arrived, before the next step
                 }
                 Err(TryRecvError::Empty) => {
                     served = 0;
+                    self.last_busy = Instant::now();
                     self.admit().and_then(|()| self.step())
                 }
             };
@@ -138,6 +144,35 @@ impl Worker {
                 self.recover(error)?;
             } else if std::mem::take(&mut self.bad_logits) {
                 self.recover_from_bad_logits()?;
+            }
+        }
+    }
+
+    /// Waits for a command while nobody waits for the engine; `None` when none can come.
+    fn rest(
+        &mut self,
+        commands: &mut Receiver<EngineCommand>,
+    ) -> Result<Option<EngineCommand>, EngineFailure> {
+        loop {
+            let loaded = self.runner.is_on_device();
+            if loaded {
+                // Pages given back are zeroed while nobody waits.
+                let (kv, executor) = self.runner.kv_mut();
+                if let Err(error) = kv.clean(executor) {
+                    self.recover(error)?;
+                }
+            }
+            let unloadable = loaded && self.runner.can_reopen();
+            let limit = self.idle_unload.filter(|_| unloadable);
+            let rest = limit.map(|limit| limit.saturating_sub(self.last_busy.elapsed()));
+            match receive(commands, rest) {
+                Received::Command(command) => return Ok(Some(command)),
+                Received::Closed => return Ok(None),
+                Received::TimedOut => {
+                    if let Err(error) = self.unload() {
+                        self.recover(error)?;
+                    }
+                }
             }
         }
     }
@@ -244,7 +279,17 @@ impl Worker {
         }
     }
 
-    fn status(&self) -> EngineStatus {
+    pub(super) fn status(&self) -> EngineStatus {
+        if !self.runner.is_on_device() {
+            return EngineStatus {
+                users: self.user_counts(),
+                sessions: self.sessions.count(),
+                host_cache_bytes: self.sessions.host_bytes(),
+                disk_cache_bytes: self.sessions.disk_bytes(),
+                uptime_seconds: self.started.elapsed().as_secs(),
+                ..self.totals.clone()
+            };
+        }
         let caps = self.runner.executor().capabilities();
         let memory = self.runner.executor().memory();
         let kv = self.runner.kv();
@@ -255,6 +300,8 @@ impl Worker {
             device: caps.device_name.clone(),
             driver: caps.driver.clone(),
             kv_dtype: if kv.config().layout.half { "f16" } else { "f32" }.into(),
+            loaded: true,
+            users: self.user_counts(),
             sessions: self.sessions.count(),
             running: self.running.len(),
             queued: self.waiting.len(),

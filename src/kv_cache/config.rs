@@ -49,6 +49,21 @@ impl KvConfig {
         self.page_bytes() / u64::from(PageLayout::TOKENS)
     }
 
+    /// Bytes of the pages for `tokens` positions, in all layers.
+    #[must_use]
+    pub fn bytes_of(&self, tokens: usize) -> usize {
+        tokens.div_ceil(PageLayout::TOKENS as usize) * self.page_bytes() as usize
+    }
+
+    /// The first `tokens` positions of what [`KvCache::read_pages`](super::KvCache::read_pages)
+    /// returned for at least as many.
+    #[must_use]
+    pub fn first_pages(&self, bytes: &[u8], tokens: usize) -> Vec<u8> {
+        let wanted = self.bytes_of(tokens) / self.layers;
+        let layers = bytes.chunks_exact((bytes.len() / self.layers).max(1));
+        layers.flat_map(|layer| &layer[..wanted]).copied().collect()
+    }
+
     /// Most positions whose pages of one layer can still be bound.
     #[must_use]
     pub fn tokens_bindable(layout: &PageLayout, caps: &Capabilities) -> usize {

@@ -108,7 +108,7 @@ fn what_was_read_out_comes_back_as_it_was() {
         fill(&mut executor, &cache, page, byte);
     }
     let bytes = cache.read_pages(&mut executor, &a, 40).expect("device");
-    assert_eq!(bytes.len(), cache.bytes_of(40));
+    assert_eq!(bytes.len(), cache.config().bytes_of(40));
     cache.release(a);
     let mut b = cache.lease().expect("a table");
     cache.grow(&mut executor, &mut b, 0, 40).expect("device").expect("pages");

@@ -10,13 +10,6 @@ use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 
 impl KvCache {
-    /// Bytes that [`KvCache::read_pages`] returns for `tokens` positions.
-    #[must_use]
-    pub fn bytes_of(&self, tokens: usize) -> usize {
-        let pages = tokens.div_ceil(PageLayout::TOKENS as usize);
-        pages * self.config.layout.page_bytes() as usize * self.config.layers
-    }
-
     /// The pages that hold the first `tokens` positions.
     ///
     /// # Errors
@@ -30,7 +23,7 @@ impl KvCache {
         lease: &KvLease,
         tokens: usize,
     ) -> Result<Vec<u8>, DeviceError> {
-        let mut bytes = vec![0; self.bytes_of(tokens)];
+        let mut bytes = vec![0; self.config.bytes_of(tokens)];
         let page_bytes = self.config.layout.page_bytes() as usize;
         let runs = runs(lease, tokens.div_ceil(PageLayout::TOKENS as usize));
         let mut rest = bytes.as_mut_slice();
@@ -42,14 +35,6 @@ impl KvCache {
             }
         }
         Ok(bytes)
-    }
-
-    /// The first `tokens` positions of what [`KvCache::read_pages`] returned for at least as many.
-    #[must_use]
-    pub fn first_pages(&self, bytes: &[u8], tokens: usize) -> Vec<u8> {
-        let wanted = self.bytes_of(tokens) / self.layers.len();
-        let layers = bytes.chunks_exact((bytes.len() / self.layers.len()).max(1));
-        layers.flat_map(|layer| &layer[..wanted]).copied().collect()
     }
 
     /// Fills the pages of the first `tokens` positions, which are the lease's own, with what

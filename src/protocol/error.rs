@@ -68,6 +68,14 @@ impl ErrorCode {
     pub const NOT_SAVED: Self = Self(-32020);
     /// The engine cannot take on requests any more.
     pub const ENGINE_STOPPED: Self = Self(-32018);
+    /// The caller has as many sessions as one user may.
+    pub const USER_SESSIONS: Self = Self(-32021);
+    /// As many of the caller's requests wait as may.
+    pub const USER_QUEUE_FULL: Self = Self(-32022);
+    /// More KV cache than one user may have.
+    pub const USER_KV_FULL: Self = Self(-32023);
+    /// The configuration does not let the caller in; the connection is closed.
+    pub const NOT_ALLOWED: Self = Self(-32024);
 }
 
 /// The `error` of a reply.
@@ -136,6 +144,16 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::NoStateFolder | AdmitError::NotSaved(_) => {
                 (ErrorCode::NOT_SAVED, Value::Null)
             }
+            AdmitError::UserSessions { limit } => {
+                (ErrorCode::USER_SESSIONS, json!({"limit": limit}))
+            }
+            AdmitError::UserQueueFull { waiting, limit } => {
+                (ErrorCode::USER_QUEUE_FULL, json!({"waiting": waiting, "limit": limit}))
+            }
+            AdmitError::UserKvFull { wanted_bytes, limit_bytes } => (
+                ErrorCode::USER_KV_FULL,
+                json!({"wanted_bytes": wanted_bytes, "limit_bytes": limit_bytes}),
+            ),
             AdmitError::UnknownToken { token, vocab_size } => {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
             }

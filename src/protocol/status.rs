@@ -77,6 +77,40 @@ pub struct StatusResult {
     /// Requests in the steps.
     #[serde(default)]
     pub batch_requests: Histogram,
+    /// Whether the model is on the device: it leaves when nobody uses it.
+    #[serde(default)]
+    pub loaded: bool,
+    /// What users have: all of them for root, else the caller.
+    #[serde(default)]
+    pub users: Vec<UserCounts>,
+}
+
+/// What one user has of the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserCounts {
+    /// The user.
+    pub uid: u32,
+    /// Sessions.
+    pub sessions: u64,
+    /// Requests in the batch.
+    pub running: u64,
+    /// Requests waiting.
+    pub queued: u64,
+    /// Bytes of cached keys and values.
+    pub kv_bytes: u64,
+}
+
+impl From<engine::UserCounts> for UserCounts {
+    fn from(counts: engine::UserCounts) -> Self {
+        let engine::UserCounts { uid, sessions, running, queued, kv_bytes } = counts;
+        Self {
+            uid,
+            sessions: sessions as u64,
+            running: running as u64,
+            queued: queued as u64,
+            kv_bytes,
+        }
+    }
 }
 
 /// Pages of the KV cache by state.
@@ -172,6 +206,8 @@ impl StatusResult {
             },
             step_seconds: status.activity.step_seconds.into(),
             batch_requests: status.activity.batch_requests.into(),
+            loaded: status.loaded,
+            users: status.users.into_iter().map(UserCounts::from).collect(),
         }
     }
 }

@@ -226,7 +226,11 @@ async fn apply_template(
 
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
-    let status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    let mut status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    let (uid, own) = (connection.owner.uid, rustix::process::geteuid().as_raw());
+    if uid != 0 && uid != own {
+        status.users.retain(|user| user.uid == uid);
+    }
     let model = ModelFacts::from(&*shared.engine.model);
     let connections = shared.connections.load(Ordering::Acquire);
     Ok(StatusResult::new(server_info(), model, status, connections))

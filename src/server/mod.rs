@@ -7,6 +7,7 @@
 //! Reading order: [`BoundSocket`] (who may serve this path), [`serve`] (accept, stop),
 //! `connection` (one client), `methods` and `generate` (one request).
 
+mod access;
 mod connection;
 mod generate;
 mod methods;
@@ -36,6 +37,7 @@ use crate::config::Config;
 use crate::engine::{EngineHandle, Owner};
 use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
 
+pub use access::{Access, AccessError, quotas};
 pub use signals::stop_on_signals;
 pub use socket::{BoundSocket, SocketError};
 pub use watchdog::{Notice, watch};
@@ -62,6 +64,8 @@ pub struct ServerOptions {
     pub shutdown_timeout: Duration,
     /// Sessions at once: the engine's limit, reported by `initialize`.
     pub sessions_max: u32,
+    /// Who may connect.
+    pub access: Access,
 }
 
 impl From<&Config> for ServerOptions {
@@ -74,6 +78,7 @@ impl From<&Config> for ServerOptions {
             write_timeout: Duration::from_millis(config.write_timeout_ms.into()),
             shutdown_timeout: Duration::from_millis(config.shutdown_timeout_ms.into()),
             sessions_max: config.sessions_max,
+            access: Access::default(),
         }
     }
 }
@@ -120,13 +125,26 @@ impl Server {
         Self { shared, tasks: TaskTracker::new() }
     }
 
+    /// Serves a connection whose peer the kernel named, if the configuration lets it in.
+    pub fn serve_peer(&self, stream: UnixStream, owner: Owner, gid: u32) {
+        if self.shared.options.access.allows(owner.uid, gid) {
+            return self.serve_stream(stream, owner);
+        }
+        warn!(uid = owner.uid, gid, "connection refused: not in allow_users or allow_groups");
+        let message = "the configuration of this daemon does not let you in (allow_users, \
+                       allow_groups)";
+        refuse(&stream, ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
+    }
+
     /// Serves one connection of `owner` in a task of its own.
     pub fn serve_stream(&self, stream: UnixStream, owner: Owner) {
         let limit = self.shared.options.connections_max;
         if self.shared.connections.fetch_add(1, Ordering::AcqRel) >= limit {
             self.shared.connections.fetch_sub(1, Ordering::AcqRel);
             warn!(uid = owner.uid, limit, "connection refused: too many");
-            refuse(&stream, limit);
+            let message = format!("there are {limit} connections, the most there may be");
+            let error = ErrorObject::new(ErrorCode::TOO_MANY_CONNECTIONS, message);
+            refuse(&stream, error.with_data(serde_json::json!({"limit": limit})));
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -152,11 +170,8 @@ impl Server {
     }
 }
 
-/// Tells a client that there are too many; its framing is not known yet, so a line it is.
-fn refuse(stream: &UnixStream, limit: u32) {
-    let message = format!("there are {limit} connections, the most there may be");
-    let error = ErrorObject::new(ErrorCode::TOO_MANY_CONNECTIONS, message)
-        .with_data(serde_json::json!({"limit": limit}));
+/// Tells a client why it is not served; its framing is not known yet, so a line it is.
+fn refuse(stream: &UnixStream, error: ErrorObject) {
     if let Ok(body) = encode_response::<()>(None, &Err(error)) {
         // A new socket's buffer holds a line; a client that is gone already needs no answer.
         let _ = rustix::io::write(stream.as_fd(), &encode_frame(Framing::Newline, &body));
@@ -189,7 +204,7 @@ pub async fn serve(
 async fn accept_all(socket: &BoundSocket, server: &Server) {
     loop {
         match accept(socket).await {
-            Ok((stream, owner)) => server.serve_stream(stream, owner),
+            Ok((stream, owner, gid)) => server.serve_peer(stream, owner, gid),
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_RETRY).await;
@@ -198,12 +213,12 @@ async fn accept_all(socket: &BoundSocket, server: &Server) {
     }
 }
 
-async fn accept(socket: &BoundSocket) -> io::Result<(UnixStream, Owner)> {
+async fn accept(socket: &BoundSocket) -> io::Result<(UnixStream, Owner, u32)> {
     let stream = socket.listener().accept().await?;
     // Registered anew with tokio, whose own type tells when the peer has hung up.
     let stream = std::os::unix::net::UnixStream::from(std::os::fd::OwnedFd::try_from(stream)?);
     stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream)?;
-    let uid = rustix::net::sockopt::socket_peercred(stream.as_fd())?.uid.as_raw();
-    Ok((stream, Owner { uid }))
+    let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
+    Ok((stream, Owner { uid: peer.uid.as_raw() }, peer.gid.as_raw()))
 }

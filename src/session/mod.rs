@@ -205,6 +205,11 @@ impl Sessions {
         self.sessions.iter().filter(listed).map(|(id, session)| (*id, session))
     }
 
+    /// All sessions of all owners.
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.sessions.iter().map(|(id, session)| (*id, session))
+    }
+
     /// Sessions of all owners, but for those of a single request.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -252,6 +252,7 @@ impl Peer {
             "device_budget_bytes": 8589934592u64, "prefill_tokens": 5000, "cached_tokens": 40,
             "decode_tokens": 600, "steps": 700, "uptime_seconds": 3600,
             "prefill_tokens_per_second": 12.0, "decode_tokens_per_second": 3.5, "recoveries": 2,
+            "loaded": true,
         })
     }
 

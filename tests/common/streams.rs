@@ -4,8 +4,8 @@
 use std::error::Error;
 
 use hob::engine::{
-    CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineThread, GenerateRequest,
-    GenerateResult, Owner, SamplingParams, SessionId, SessionOptions,
+    CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineStatus, EngineThread,
+    GenerateRequest, GenerateResult, Owner, SamplingParams, SessionId, SessionOptions,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -95,9 +95,14 @@ pub fn join(engine: EngineHandle, thread: EngineThread) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Recoveries, as the status tells them.
-pub fn recoveries(engine: &EngineHandle) -> Result<u64, Failure> {
+/// The engine's state.
+pub fn status(engine: &EngineHandle) -> Result<EngineStatus, Failure> {
     let (reply, answer) = oneshot::channel();
     engine.commands.blocking_send(EngineCommand::Status { reply })?;
-    Ok(answer.blocking_recv()?.recoveries)
+    Ok(answer.blocking_recv()?)
+}
+
+/// Recoveries, as the status tells them.
+pub fn recoveries(engine: &EngineHandle) -> Result<u64, Failure> {
+    Ok(status(engine)?.recoveries)
 }

@@ -98,6 +98,14 @@ Examples:
   hob status
   hob status --json | jq .model.name")]
     Status(StatusOptions),
+    /// Watch what the daemon does, until `q`
+    #[command(after_help = "\
+Root and the daemon's own user see what each user has, others what they have themselves.
+
+Examples:
+  hob top
+  hob top --once | grep speed")]
+    Top(TopOptions),
     /// Print the daemon's counters in the text format of Prometheus
     #[command(after_help = "\
 Times of steps, batch sizes, tokens computed and cached, pages of the KV cache, device memory,
@@ -169,6 +177,14 @@ pub struct StatusOptions {
     /// Print the daemon's answer as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `hob top`.
+#[derive(Debug, Args)]
+pub struct TopOptions {
+    /// Print one state and end, for scripts
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// Options of `hob devices`.

@@ -1,0 +1,141 @@
+//! What one user may take of the engine: sessions, memory, places in the queue and in the batch.
+
+use std::collections::BTreeMap;
+
+use super::request::Generation;
+use super::types::{AdmitError, UserCounts};
+use super::worker::Worker;
+use crate::gpu::DeviceError;
+use crate::session::{Owner, Session, SessionId};
+
+/// Limits of one user; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Sessions.
+    pub sessions_max: Option<usize>,
+    /// Bytes of cached keys and values.
+    pub kv_bytes_max: Option<u64>,
+    /// Requests that wait.
+    pub requests_queued_max: Option<usize>,
+    /// Requests in the batch; more wait.
+    pub requests_running_max: Option<usize>,
+}
+
+/// Limits of all users.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quotas {
+    /// Of those that are not named.
+    pub default: Quota,
+    /// Of some, by uid.
+    pub of: BTreeMap<u32, Quota>,
+}
+
+impl Quotas {
+    /// The limits of a user.
+    #[must_use]
+    pub fn of(&self, owner: Owner) -> &Quota {
+        self.of.get(&owner.uid).unwrap_or(&self.default)
+    }
+}
+
+impl Worker {
+    /// Refuses one more session than the user may have.
+    pub(super) fn check_sessions_of(&self, owner: Owner) -> Result<(), AdmitError> {
+        match self.quotas.of(owner).sessions_max {
+            Some(limit) if self.sessions.list(owner).count() >= limit => {
+                Err(AdmitError::UserSessions { limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a request that the user may not queue, or that could never run within its memory.
+    pub(super) fn check_request_of(&self, owner: Owner, tokens: usize) -> Result<(), AdmitError> {
+        let quota = self.quotas.of(owner);
+        let waiting = self.waiting.iter().filter(|other| other.request.owner == owner).count();
+        if let Some(limit) = quota.requests_queued_max.filter(|limit| waiting >= *limit) {
+            return Err(AdmitError::UserQueueFull { waiting, limit });
+        }
+        let wanted_bytes = self.kv_bytes(tokens);
+        match quota.kv_bytes_max {
+            Some(limit_bytes) if wanted_bytes > limit_bytes => {
+                Err(AdmitError::UserKvFull { wanted_bytes, limit_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the user's other running requests leave room for this one.
+    pub(super) fn is_within_quota(&self, generation: &Generation) -> bool {
+        let owner = generation.request.owner;
+        let quota = self.quotas.of(owner);
+        let others = || self.running.iter().filter(|other| other.request.owner == owner);
+        if quota.requests_running_max.is_some_and(|limit| others().count() >= limit) {
+            return false;
+        }
+        let Some(limit) = quota.kv_bytes_max else { return true };
+        self.promised_bytes(owner) + self.kv_bytes(generation.tokens_wanted()) <= limit
+    }
+
+    /// Bytes that the user's running requests have or will come to have.
+    fn promised_bytes(&self, owner: Owner) -> u64 {
+        let own = self.running.iter().filter(|other| other.request.owner == owner);
+        own.map(|other| self.kv_bytes(other.tokens_wanted())).sum()
+    }
+
+    /// Moves caches of the user's sessions that do not run out of the device's memory, the one
+    /// unused for longest first, until session `id` may hold `tokens` positions; whether it may
+    /// then.
+    pub(super) fn make_room_within_quota(
+        &mut self,
+        id: SessionId,
+        tokens: usize,
+    ) -> Result<bool, DeviceError> {
+        let owner = self.sessions.get(id).owner;
+        let Some(limit) = self.quotas.of(owner).kv_bytes_max else { return Ok(true) };
+        let wanted = self.promised_bytes(owner) + self.kv_bytes(tokens);
+        loop {
+            let runs = |id| self.running.iter().any(|other| other.session == id);
+            let rests = |(other, session): &(SessionId, &Session)| {
+                session.owner == owner && *other != id && session.lease.is_some() && !runs(*other)
+            };
+            let resting = || self.sessions.iter().filter(rests);
+            let held: u64 = resting().map(|(_, session)| self.held_bytes(session)).sum();
+            if wanted + held <= limit {
+                return Ok(true);
+            }
+            let oldest = resting().min_by_key(|(_, session)| session.last_used);
+            let Some(victim) = oldest.map(|(id, _)| id) else { return Ok(false) };
+            self.park(victim)?;
+        }
+    }
+
+    /// Bytes of the pages for so many positions.
+    fn kv_bytes(&self, tokens: usize) -> u64 {
+        self.runner.kv_config().bytes_of(tokens) as u64
+    }
+
+    /// Bytes of the pages that a session holds; those that forks share count for each of them.
+    fn held_bytes(&self, session: &Session) -> u64 {
+        session.lease.as_ref().map_or(0, |lease| self.kv_bytes(lease.tokens_max()))
+    }
+
+    /// Counts of every user that has anything here, by uid.
+    pub(super) fn user_counts(&self) -> Vec<UserCounts> {
+        let mut users: BTreeMap<u32, UserCounts> = BTreeMap::new();
+        let mut of = |owner: Owner, count: &dyn Fn(&mut UserCounts)| {
+            let user = users.entry(owner.uid).or_default();
+            user.uid = owner.uid;
+            count(user);
+        };
+        for (_, session) in self.sessions.iter() {
+            of(session.owner, &|user| {
+                user.sessions += usize::from(!session.traits.ephemeral);
+                user.kv_bytes += self.held_bytes(session);
+            });
+        }
+        self.running.iter().for_each(|other| of(other.request.owner, &|user| user.running += 1));
+        self.waiting.iter().for_each(|other| of(other.request.owner, &|user| user.queued += 1));
+        users.into_values().collect()
+    }
+}
