@@ -406,7 +406,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Where it was renamed it is not here; where it cannot be removed, nothing more can be done.
+        // Where it was renamed it is not here; where it cannot be removed, nothing more can be
+        // done.
         let _ = fs::remove_file(&self.beside);
     }
 }
