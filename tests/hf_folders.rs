@@ -281,26 +281,34 @@ fn matrices_are_quantised_as_they_are_loaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = GgufFile::open(&shared.join("tiny/llama.gguf")).expect("a GGUF file");
     write_folder(folder.path(), &file, "llama", 1);
-    let opened = hf::open(folder.path(), Some(DType::Q8_0)).expect("a folder");
-    for tensor in file.tensors() {
-        let found = opened.tensor(&tensor.name).expect("the tensor");
-        let wanted = if tensor.rows() > 1 { DType::Q8_0 } else { DType::F32 };
-        assert_eq!(found.supported_dtype().expect("a type"), wanted, "{}", tensor.name);
-        let of = |file: &GgufFile, tensor: &TensorInfo| {
-            let mut values = vec![0.0; (tensor.rows() * tensor.row_len()) as usize];
-            let dtype = tensor.supported_dtype().expect("a type");
-            dequantize_row(dtype, &data(file, tensor), &mut values);
-            values
-        };
-        let (exact, near) = (of(&file, tensor), of(&opened, found));
-        let most = exact.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-        for (exact, near) in exact.iter().zip(&near) {
-            assert!((exact - near).abs() <= most / 200.0, "{}: {exact} {near}", tensor.name);
+    // Half a step of each type, in parts of the largest value of a tensor, and some.
+    let types =
+        [(DType::Q8_0, 200.0), (DType::Q6_K, 40.0), (DType::Q5_K, 20.0), (DType::Q4_K, 9.0)];
+    for (dtype, steps) in types.into_iter().chain([(DType::Q4_0, 8.0)]) {
+        let opened = hf::open(folder.path(), Some(dtype)).expect("a folder");
+        for tensor in file.tensors() {
+            let found = opened.tensor(&tensor.name).expect("the tensor");
+            let fits = tensor.row_len().is_multiple_of(dtype.block_len() as u64);
+            let of_matrix = if fits { dtype } else { DType::Q8_0 };
+            let wanted = if tensor.rows() > 1 { of_matrix } else { DType::F32 };
+            assert_eq!(found.supported_dtype().expect("a type"), wanted, "{}", tensor.name);
+            let of = |file: &GgufFile, tensor: &TensorInfo| {
+                let mut values = vec![0.0; (tensor.rows() * tensor.row_len()) as usize];
+                let dtype = tensor.supported_dtype().expect("a type");
+                dequantize_row(dtype, &data(file, tensor), &mut values);
+                values
+            };
+            let (exact, near) = (of(&file, tensor), of(&opened, found));
+            let most = exact.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            for (exact, near) in exact.iter().zip(&near) {
+                let off = (exact - near).abs();
+                assert!(off <= most / steps, "{dtype} {}: {exact} {near}", tensor.name);
+            }
+            // A range inside a block is the same as of the whole.
+            let (mut part, whole) = (vec![0; 5], data(&opened, found));
+            opened.read_tensor(found, 31, &mut part).expect("read");
+            assert_eq!(part, whole[31..36], "{}", tensor.name);
         }
-        // A range inside a block is the same as of the whole.
-        let (mut part, whole) = (vec![0; 5], data(&opened, found));
-        opened.read_tensor(found, 31, &mut part).expect("read");
-        assert_eq!(part, whole[31..36], "{}", tensor.name);
     }
 }
 

@@ -249,6 +249,10 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         quantize: match config.quantize {
             Quantize::None => None,
             Quantize::Q8_0 => Some(DType::Q8_0),
+            Quantize::Q6_K => Some(DType::Q6_K),
+            Quantize::Q5_K => Some(DType::Q5_K),
+            Quantize::Q4_K => Some(DType::Q4_K),
+            Quantize::Q4_0 => Some(DType::Q4_0),
         },
         chat_template: config.chat_template.clone(),
         tokenizer_fallback: config.tokenizer_fallback,

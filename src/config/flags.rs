@@ -110,13 +110,17 @@ impl ValueEnum for KvDtype {
 
 impl ValueEnum for Quantize {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::None, Self::Q8_0]
+        &[Self::None, Self::Q8_0, Self::Q6_K, Self::Q5_K, Self::Q4_K, Self::Q4_0]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(match self {
             Self::None => "none".into(),
             Self::Q8_0 => "q8_0".into(),
+            Self::Q6_K => "q6_k".into(),
+            Self::Q5_K => "q5_k".into(),
+            Self::Q4_K => "q4_k".into(),
+            Self::Q4_0 => "q4_0".into(),
         })
     }
 }

@@ -24,7 +24,7 @@ const MIB: u32 = 1024 * 1024;
 pub(super) const KEYS: [Key; 35] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
-    any("quantize", "\"none\" or \"q8_0\""),
+    any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
     any("chat_template", "a name or a path in quotes"),
     any("tokenizer_fallback", "true or false"),
     any("device", "an index, name or UUID in quotes"),

@@ -37,6 +37,7 @@ pub enum KvDtype {
 }
 
 /// Type that the matrices of a Hugging Face folder are quantised to as they are loaded.
+#[allow(non_camel_case_types)] // as the field writes them
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantize {
@@ -46,6 +47,18 @@ pub enum Quantize {
     /// 8 bits and a scale for 32: nearly lossless.
     #[serde(rename = "q8_0")]
     Q8_0,
+    /// 6 bits, with scales for 16 of 256.
+    #[serde(rename = "q6_k")]
+    Q6_K,
+    /// 5 bits, with scales and minima for 32 of 256.
+    #[serde(rename = "q5_k")]
+    Q5_K,
+    /// 4 bits, with scales and minima for 32 of 256.
+    #[serde(rename = "q4_k")]
+    Q4_K,
+    /// 4 bits and a scale for 32.
+    #[serde(rename = "q4_0")]
+    Q4_0,
 }
 
 /// How much the log tells.

@@ -10,7 +10,6 @@ mod config;
 mod error;
 mod json;
 mod names;
-mod quantize;
 mod safetensors;
 mod tokenizer;
 mod weights;

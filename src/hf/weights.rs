@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::gguf::TensorData;
+use crate::tensor::quantize::quantize_row;
 use crate::tensor::{DType, dequantize_row};
 
 use super::HfError;
@@ -132,7 +133,14 @@ impl Weights {
                 self.files[*file].read(offset + row * out.len() as u64, out)
             }
             _ => {
-                super::quantize::quantize_row(tensor.dtype, &self.values(tensor, row)?, out);
+                let values = self.values(tensor, row)?;
+                if let Some(bad) = values.iter().find(|value| !value.is_finite()) {
+                    let what = format!("tensor {}: {bad} in row {row}", tensor.name);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
+                let mut blocks = Vec::with_capacity(out.len());
+                quantize_row(tensor.dtype, &values, &mut blocks);
+                out.copy_from_slice(&blocks);
                 Ok(())
             }
         }

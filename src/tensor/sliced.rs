@@ -181,8 +181,14 @@ fn place(dtype: DType, index: usize, sub: usize) -> Place {
         DType::Q5_0 => (4 * index, 3 * (index / 2) + 1 + index % 2, true),
         DType::Q5_1 => (4 * index, 2 * index + 1, true),
         DType::Q4_K => (36 * index + 4 * (1 + sub), 0, false),
-        DType::Q5_K => (44 * index + 4 * (3 + sub), 44 * index + 4 + sub, false),
-        DType::Q6_K => (52 * index + 4 * (5 + sub), 52 * index + 4 + 2 * sub, false),
+        DType::Q5_K => {
+            let (unit, half) = (44 * index, sub / 4);
+            (unit + 4 * (2 + half + sub), unit + 4 * (1 + 5 * half) + sub % 4, false)
+        }
+        DType::Q6_K => {
+            let (unit, pair) = (52 * index, sub / 2);
+            (unit + 4 * (2 + pair + sub), unit + 4 * (1 + 3 * pair) + 2 * (sub % 2), false)
+        }
         _ => (4 * index, 0, false), // Q4_0, Q4_1
     };
     Place { bits, high, high_in_words }
