@@ -45,6 +45,10 @@ impl Mixture {
         if count.unwrap_or(0) == 0 && used.unwrap_or(0) == 0 {
             return Ok(None);
         }
+        if count.unwrap_or(0) == 0 {
+            let wanted = "0, or an expert_count to choose from";
+            return Err(keys.refuse("expert_used_count", wanted, used.unwrap_or(0)));
+        }
         let experts = keys.count("expert_count", EXPERTS_MAX)?;
         let used = keys.count("expert_used_count", experts)?;
         let router = Router { experts, used, sigmoid: false, normalise: true, scale: 1.0 };

@@ -90,9 +90,11 @@ impl Product {
 
 /// Capabilities whose bindings hold one expert, or as few as alignment allows.
 fn small_bindings(caps: &Capabilities, weights: &PackedExperts) -> Capabilities {
-    let mut caps = Capabilities { storage_range_max: 1, ..caps.clone() };
-    while !PackedExperts::is_bindable(&weights.layout, weights.experts, &caps) {
-        caps.storage_range_max *= 2;
+    let layout = &weights.layout;
+    let bytes = layout.group_quad_bytes().max(layout.group_word_bytes()) * layout.groups();
+    let mut caps = Capabilities { storage_range_max: bytes, ..caps.clone() };
+    while !PackedExperts::is_bindable(layout, weights.experts, &caps) {
+        caps.storage_range_max += bytes;
     }
     assert!(weights.slices(&caps).len() > 1, "the experts are to be cut");
     caps
