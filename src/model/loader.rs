@@ -369,18 +369,17 @@ impl<'a> Loader<'a> {
         let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
         let mut words = vec![0; (count * word_bytes) as usize];
         let mut result = Ok(());
+        let mut rows = Vec::new();
         let mut read_bytes = 0;
         let bytes = (count * quad_bytes) as usize;
         let at = behind + first;
         self.executor.write(matrix.quads, at * quad_bytes, bytes, &mut |quads| {
             for index in 0..count as usize {
-                let rows = match group_rows(readers, &packing, arrangement, first + index as u64) {
-                    Ok(rows) => rows,
-                    Err(error) => {
-                        result = Err(error);
-                        return;
-                    }
-                };
+                result =
+                    read_group(readers, &packing, arrangement, first + index as u64, &mut rows);
+                if result.is_err() {
+                    return;
+                }
                 read_bytes += rows.len() as u64;
                 let (q, w) = (quad_bytes as usize, word_bytes as usize);
                 packing.pack_group(
@@ -410,17 +409,18 @@ fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     }
 }
 
-/// The file's bytes of the rows of a group, taken `lanes` rows at a time.
-fn group_rows(
+/// Reads the file's bytes of the rows of a group into `bytes`, `lanes` rows at a time.
+fn read_group(
     readers: &mut [RowReader<'_>],
     packing: &Packing,
     arrangement: Arrangement,
     group: u64,
-) -> Result<Vec<u8>, ModelLoadError> {
+    bytes: &mut Vec<u8>,
+) -> Result<(), ModelLoadError> {
     let lanes = packing.layout.lanes;
     let pieces = packing.group_rows() / lanes;
     let end = packing.layout.rows.div_ceil(lanes);
-    let mut bytes = Vec::new();
+    bytes.clear();
     for piece in (group * pieces..(group + 1) * pieces).filter(|piece| *piece < end) {
         let (part, row) = match arrangement {
             Arrangement::Alternating => {
@@ -439,7 +439,7 @@ fn group_rows(
         };
         bytes.extend_from_slice(readers[part].rows(row, lanes)?);
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Reads rows of a tensor in order, a chunk ahead.

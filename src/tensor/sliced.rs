@@ -204,18 +204,16 @@ fn slice_unit(dtype: DType, rows: &[Row], index: usize, out: &mut [u8]) {
     out.fill(0);
     let parts = parts(dtype);
     for (lane, row) in rows.iter().enumerate() {
-        for (word, bits) in head_words(dtype, row, index, lane) {
-            or_word(out, word, bits);
-        }
+        slice_head(dtype, row, (index, lane), &mut |word, bits| or_word(out, word, bits));
         for sub in 0..blocks(dtype) {
-            for (word, bits) in scale_words(dtype, row, index, sub, lane) {
+            slice_scales(dtype, row, (index, sub, lane), &mut |word, bits| {
                 or_word(out, parts.scales + word, bits);
-            }
+            });
             let place = place(dtype, index, sub);
-            for (word, bits) in high_words(dtype, row, &place, lane) {
-                let each = if dtype == DType::Q6_K { 16 } else { 8 };
+            let each = if dtype == DType::Q6_K { 16 } else { 8 };
+            slice_high(dtype, row, &place, lane, &mut |word, bits| {
                 or_word(out, parts.high + sub * each + word, bits);
-            }
+            });
         }
     }
     for sub in 0..blocks(dtype) {
@@ -233,68 +231,79 @@ fn has_high(dtype: DType) -> bool {
     matches!(dtype, DType::Q5_0 | DType::Q5_1 | DType::Q5_K | DType::Q6_K)
 }
 
-/// The bits that a lane adds to the words of the unit's head.
-fn head_words(dtype: DType, row: &Row, index: usize, lane: usize) -> Vec<(usize, u32)> {
-    let half = |bits: u32| vec![(lane / 2, (bits & 0xffff) << (16 * (lane % 2)))];
-    match dtype {
-        DType::Q4_0 | DType::Q8_0 => half(row.word(index / 2) >> (16 * (index % 2))),
-        DType::Q5_0 => half(row.word(3 * (index / 2)) >> (16 * (index % 2))),
-        DType::Q4_1 => vec![(lane, row.word(index))],
-        DType::Q5_1 => vec![(lane, row.word(2 * index))],
-        DType::Q4_K => vec![(lane, row.quad_word(36 * index))],
-        DType::Q5_K => vec![(lane, row.quad_word(44 * index))],
-        DType::Q6_K => half(row.word(index)),
-        _ => unreachable!("not sliced"),
-    }
-}
-
-/// The bits that a lane adds to the scales of a block.
-fn scale_words(
+/// Puts the bits that a lane adds to the words of the unit's head.
+fn slice_head(
     dtype: DType,
     row: &Row,
-    index: usize,
-    sub: usize,
-    lane: usize,
-) -> Vec<(usize, u32)> {
+    (index, lane): (usize, usize),
+    put: &mut impl FnMut(usize, u32),
+) {
+    let half = |bits: u32| (lane / 2, (bits & 0xffff) << (16 * (lane % 2)));
+    let (word, bits) = match dtype {
+        DType::Q4_0 | DType::Q8_0 => half(row.word(index / 2) >> (16 * (index % 2))),
+        DType::Q5_0 => half(row.word(3 * (index / 2)) >> (16 * (index % 2))),
+        DType::Q4_1 => (lane, row.word(index)),
+        DType::Q5_1 => (lane, row.word(2 * index)),
+        DType::Q4_K => (lane, row.quad_word(36 * index)),
+        DType::Q5_K => (lane, row.quad_word(44 * index)),
+        DType::Q6_K => half(row.word(index)),
+        _ => unreachable!("not sliced"),
+    };
+    put(word, bits);
+}
+
+/// Puts the bits that a lane adds to the scales of a block.
+fn slice_scales(
+    dtype: DType,
+    row: &Row,
+    (index, sub, lane): (usize, usize, usize),
+    put: &mut impl FnMut(usize, u32),
+) {
     match dtype {
         DType::Q4_K | DType::Q5_K => {
             let head = index * if dtype == DType::Q4_K { 36 } else { 44 };
             let nibble = |word: usize| row.quad_word(head + word) >> (4 * sub) & 15;
             let high = row.quad_word(head + 3);
             let pairs = (high >> (2 * sub) & 3) | (high >> (16 + 2 * sub) & 3) << 16;
-            vec![
-                (3 * sub, nibble(1) << (4 * lane)),
-                (3 * sub + 1, nibble(2) << (4 * lane)),
-                (3 * sub + 2, pairs << (2 * lane)),
-            ]
+            put(3 * sub, nibble(1) << (4 * lane));
+            put(3 * sub + 1, nibble(2) << (4 * lane));
+            put(3 * sub + 2, pairs << (2 * lane));
         }
-        DType::Q6_K => (0..2)
-            .map(|part| {
+        DType::Q6_K => {
+            for part in 0..2 {
                 let byte = 2 * sub + part;
                 let scale = row.quad_word(52 * index + byte / 4) >> (8 * (byte % 4)) & 255;
-                (4 * sub + 2 * part + lane / 4, scale << (8 * (lane % 4)))
-            })
-            .collect(),
-        _ => Vec::new(),
+                put(4 * sub + 2 * part + lane / 4, scale << (8 * (lane % 4)));
+            }
+        }
+        _ => {}
     }
 }
 
-/// The bits that a lane adds to the fifth and sixth bits of a block.
-fn high_words(dtype: DType, row: &Row, place: &Place, lane: usize) -> Vec<(usize, u32)> {
+/// Puts the bits that a lane adds to the fifth and sixth bits of a block.
+fn slice_high(
+    dtype: DType,
+    row: &Row,
+    place: &Place,
+    lane: usize,
+    put: &mut impl FnMut(usize, u32),
+) {
     match dtype {
         DType::Q5_0 | DType::Q5_1 | DType::Q5_K => {
             let word =
                 if place.high_in_words { row.word(place.high) } else { row.quad_word(place.high) };
-            (0..8).map(|j| (j, (word >> j & 0x0101_0101) << lane)).collect()
+            for j in 0..8 {
+                put(j, (word >> j & 0x0101_0101) << lane);
+            }
         }
-        DType::Q6_K => (0..32)
-            .map(|k| {
+        DType::Q6_K => {
+            for k in 0..32 {
                 let word = row.quad_word(place.high + k / 16);
                 let pair = word >> (8 * (k % 4) + 2 * (k / 4 % 4)) & 3;
-                (k / 2, pair << (16 * (k % 2) + 2 * lane))
-            })
-            .collect(),
-        _ => Vec::new(),
+                put(k / 2, pair << (16 * (k % 2) + 2 * lane));
+            }
+        }
+        _ => {}
     }
 }
 
