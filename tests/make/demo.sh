@@ -58,7 +58,8 @@ fail() {
 }
 
 say "starting hobd on $(basename "$model") (its log: ${log#"$here/"})"
-"$bin/hobd" --model "$model" --socket "$socket" >"$log" 2>&1 &
+# Nor may it read, or leave behind, sessions among the caller's own.
+XDG_STATE_HOME=$socket_folder/state "$bin/hobd" --model "$model" --socket "$socket" >"$log" 2>&1 &
 daemon=$!
 
 for ((tenths = 0; ; tenths++)); do
