@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hob::config::{Config, ConfigError, KvDtype, Places, load, parse};
+use hob::config::{Config, ConfigError, KvDtype, ModelTable, Places, load, parse};
 
 const FILE: &str = "/etc/hob/hobd.toml";
 
@@ -122,4 +122,40 @@ fn missing_model_says_how_to_name_one() {
     assert!(message.contains("none of a, b in"), "{message}");
     let message = Places::default().no_model(Vec::new()).to_string();
     assert!(message.contains("neither XDG_DATA_HOME nor HOME"), "{message}");
+}
+
+#[test]
+fn tables_of_models_are_read_and_checked() {
+    let path = Path::new("hobd.toml");
+    let text = "sessions_max = 2\n[[model]]\nname = \"a\"\naliases = [\"x\"]\npinned = true\n\
+                [[model]]\nname = \"b\"\npath = \"b.gguf\"\nkv_dtype = \"f16\"\nkv_tokens = 64\n";
+    let models = parse(text, path).expect("valid").models;
+    assert_eq!(models.len(), 2);
+    let a = ModelTable {
+        name: "a".into(),
+        aliases: vec!["x".into()],
+        pinned: true,
+        ..ModelTable::default()
+    };
+    let b = ModelTable {
+        name: "b".into(),
+        path: "b.gguf".into(),
+        kv_dtype: Some(KvDtype::F16),
+        kv_tokens: Some(64),
+        ..ModelTable::default()
+    };
+    assert_eq!(models, [a, b]);
+    for (text, expected) in [
+        ("[[model]]\npath = \"b\"", "1: model.name: wanted a text without spaces"),
+        ("[[model]]\nname = \"a b\"", "2: model.name: wanted a text without spaces"),
+        ("[[model]]\nname = \"a\"\npined = true", "3: unknown key \"model.pined\"; did you mean"),
+        ("[[model]]\nname = \"a\"\nkv_tokens = \"9\"", "3: model.kv_tokens: wanted an integer"),
+        ("[[model]]\nname = \"a\"\ncontext_tokens = 9999999", "3: model.context_tokens: wanted"),
+        ("[[model]]\nname = \"a\"\n[[model]]\nname = \"a\"", "model.name: wanted names and"),
+        ("model = [1]", "1: model: wanted [[model]] tables, found the integer 1"),
+        ("model = 1", "1: model: wanted a name or a path in quotes, found the integer 1"),
+    ] {
+        let message = parse(text, path).expect_err(text).to_string();
+        assert!(message.contains(expected), "{text:?}: {message}");
+    }
 }

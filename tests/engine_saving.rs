@@ -11,6 +11,8 @@ mod tiny;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use engine_support::{Engine, prompt, request, small_pool};
@@ -20,7 +22,8 @@ use hob::engine::{
 use random::Random;
 
 fn options(folder: &Path) -> EngineOptions {
-    let state = StateOptions { folder: folder.to_owned(), disk_cache_bytes: 1 << 30 };
+    let (folder, model) = (folder.to_owned(), "idea".to_owned());
+    let state = StateOptions { folder, model, disk_cache_bytes: 1 << 30 };
     EngineOptions { state: Some(state), ..small_pool() }
 }
 
@@ -140,6 +143,56 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     sessions.iter().for_each(|session| engine.close(*session));
     assert_eq!(files(folder.path(), "parked"), [] as [PathBuf; 0]);
     engine.stop();
+}
+
+#[test]
+fn an_unloaded_model_keeps_its_sessions_in_files_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start_to_reload(&options(folder.path()));
+    let (saved, ended) = (engine.session(), engine.session());
+    engine.run(request(saved, &prompt(1, 40), 1));
+    engine.run(request(ended, &prompt(2, 50), 1));
+    assert!(engine.unload());
+    let info = engine.act(saved, SessionAction::Save).unwrap();
+    assert_eq!((info.tokens, info.place), (40, CachePlace::Host));
+    engine.act(saved, SessionAction::Truncate { tokens: 10 }).unwrap();
+    assert_eq!(engine.act(saved, SessionAction::Restore).unwrap().cached_tokens, 40);
+    engine.stop(); // off the device
+
+    let engine = Engine::start(&options(folder.path()));
+    for (session, seed, tokens) in [(saved, 1, 40), (ended, 2, 50)] {
+        let again = engine.run(request(session, &prompt(seed, tokens + 1), 1));
+        assert_eq!(again.cached_tokens, tokens);
+    }
+    engine.stop();
+}
+
+#[test]
+fn engines_of_one_folder_keep_their_sessions_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine_of = |model: &str, numbers: &Arc<AtomicU64>| {
+        let mut options = options(folder.path());
+        options.state.as_mut().unwrap().model = model.into();
+        options.session_numbers = Arc::clone(numbers);
+        Engine::start(&options)
+    };
+    let ids = |engine: &Engine| engine.list().iter().map(|info| info.id.0).collect::<Vec<_>>();
+    // The same file under two names.
+    let numbers = Arc::default();
+    let (first, second) = (engine_of("first", &numbers), engine_of("second", &numbers));
+    let made = [first.session().0, second.session().0, second.session().0];
+    assert_eq!(made, [1, 2, 3]);
+    first.stop();
+    second.stop();
+
+    // A model that is loaded later still has its numbers to itself.
+    let numbers = Arc::default();
+    let first = engine_of("first", &numbers);
+    assert_eq!((ids(&first), first.session().0), (vec![1], 4));
+    let second = engine_of("second", &numbers);
+    assert_eq!((ids(&second), second.session().0), (vec![2, 3], 5));
+    first.stop();
+    second.stop();
 }
 
 /// The folder of a process that saves sessions until it is killed.

@@ -149,3 +149,31 @@ fn a_session_goes_when_it_was_idle_for_its_ttl() {
     assert!(engine.act(short, SessionAction::Info).is_err());
     engine.stop();
 }
+
+#[test]
+fn an_unloaded_model_comes_back_with_its_sessions() {
+    let engine = Engine::start_to_reload(&small_pool());
+    let session = engine.session();
+    let begun = engine.run(request(session, &prompt(1, 40), 6));
+    let text = [prompt(1, 40), begun.tokens, prompt(2, 5)].concat();
+    let alone = engine.run(request(None, &text, 8)).tokens;
+
+    assert!(engine.unload() && engine.unload(), "off, and off again");
+    let status = engine.status();
+    assert_eq!((status.loaded, status.device_bytes, status.sessions), (false, 0, 1));
+    assert_eq!(engine.info(session).place, CachePlace::Host);
+    let fork = engine.act(session, fork(20)).unwrap();
+    assert_eq!((fork.tokens, fork.cached_tokens), (20, 0));
+    engine.load();
+    let again = engine.run(request(session, &text, 8));
+    assert_eq!((again.tokens, again.cached_tokens), (alone.clone(), 45));
+
+    // A request that comes after all has the model loaded.
+    assert!(engine.unload());
+    assert_eq!(engine.run(request(fork.id, &text, 8)).tokens, alone);
+    // One that runs keeps it where it is.
+    let running = engine.generate(request(session, &prompt(3, 8), 60));
+    assert!(!engine.unload());
+    assert_eq!(finish(running).tokens.len(), 60);
+    engine.stop();
+}

@@ -1,6 +1,11 @@
 //! The `hobd` program on a Vulkan device, with the tiny models of the shared reference files.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/random.rs"]
+mod random;
+#[path = "idea/tiny.rs"]
+mod tiny;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -25,11 +30,13 @@ fn models() -> Option<PathBuf> {
     None
 }
 
-fn hobd(folder: &Path, model: &Path) -> Command {
+/// hobd with a folder for all that it reads and writes.
+fn hobd(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hobd"));
-    command.arg("--model").arg(model).arg("--socket").arg(folder.join("hob.sock"));
-    command.env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);
-    command.env("XDG_STATE_HOME", folder);
+    command.arg("--socket").arg(folder.join("hob.sock"));
+    for kind in ["CONFIG", "CACHE", "STATE", "DATA"] {
+        command.env(format!("XDG_{kind}_HOME"), folder);
+    }
     command
 }
 
@@ -43,7 +50,13 @@ struct Daemon {
 impl Daemon {
     fn start(model: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = hobd(folder.path(), model).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = hobd(folder.path());
+        command.arg("--model").arg(model);
+        Self::start_by(command, folder)
+    }
+
+    fn start_by(mut command: Command, folder: tempfile::TempDir) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         // The socket is there before the model is; what is sent waits.
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let ready = log.by_ref().map_while(Result::ok).any(|line| line.contains(" ready"));
@@ -126,6 +139,50 @@ fn a_daemon_generates_and_ends_in_order_while_it_is_busy() {
 }
 
 #[test]
+fn two_models_take_turns_on_a_device_that_may_hold_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = tiny::write(folder.path());
+    let tables = models.each_ref().map(|path| {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        format!("[[model]]\nname = {name:?}\npath = {path:?}\ncontext_tokens = 96\n")
+    });
+    let names =
+        models.each_ref().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    let config = folder.path().join("hobd.toml");
+    std::fs::write(&config, format!("models_loaded_max = 1\n{}", tables.concat())).unwrap();
+    let mut command = hobd(folder.path());
+    command.arg("--config").arg(&config);
+    let mut daemon = Daemon::start_by(command, folder);
+
+    daemon.result("session.create", json!({"name": "kept"}));
+    let prompt = json!([5, 6, 7, 8, 9]);
+    let params = |more: Value| {
+        let mut params = json!({"tokens": prompt, "max_tokens": 6, "temperature": 0});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+    };
+    let first = daemon.result("generate", params(json!({"session": "kept"})));
+    // The other is loaded in its place, and the first comes back with its session's cache.
+    daemon.send(2, "generate", params(json!({"model": names[1]})));
+    let news = daemon.next().unwrap();
+    assert_eq!(
+        (&news["method"], &news["params"]["model"]),
+        (&json!("model.loading"), &json!(names[1]))
+    );
+    let second = daemon.next().unwrap();
+    assert_eq!(second["result"]["tokens"].as_array().unwrap().len(), 6, "{second}");
+    let list = daemon.result("model.list", json!({}));
+    let states = [0, 1].map(|at| list["models"][at]["state"].clone());
+    assert_eq!(states, ["unloaded", "loaded"]);
+    daemon.send(3, "generate", params(json!({"session": "kept"})));
+    assert_eq!(daemon.next().unwrap()["method"], "model.loading");
+    let again = daemon.next().unwrap();
+    assert_eq!(again["result"]["tokens"], first["tokens"]);
+    assert_eq!(again["result"]["usage"]["cached_tokens"], 4);
+    assert_eq!(daemon.stop().0, Some(0));
+}
+
+#[test]
 fn malformed_models_are_named_with_what_is_wrong() {
     let Some(models) = models() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +194,9 @@ fn malformed_models_are_named_with_what_is_wrong() {
             continue;
         }
         count += 1;
-        let output = hobd(folder.path(), &model).args(["--log-level", "error"]).output().unwrap();
+        let mut command = hobd(folder.path());
+        command.arg("--model").arg(&model).args(["--log-level", "error"]);
+        let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(78), "{name}: {told}");
         assert!(told.contains(&*model.to_string_lossy()), "{name}: {told}");

@@ -257,7 +257,11 @@ async fn a_crowd_breaks_nothing_leaks_nothing_and_changes_no_answer() {
         sessions_max: 16,
         // Room for a few caches: others go on to files, and the rest is given up.
         host_cache_bytes: 256 << 10,
-        state: Some(StateOptions { folder: folder.path().into(), disk_cache_bytes: 512 << 10 }),
+        state: Some(StateOptions {
+            folder: folder.path().into(),
+            model: "soak".into(),
+            disk_cache_bytes: 512 << 10,
+        }),
         ..EngineOptions::default()
     };
     let executor = Box::new(VulkanExecutor::new(&VulkanConfig::default()).unwrap());

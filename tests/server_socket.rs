@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use hob::config::Config;
-use hob::server::{BoundSocket, ServeEnd, ServerOptions, SocketError, serve};
+use hob::server::{BoundSocket, Models, ServeEnd, ServerOptions, SocketError, serve};
 use serde_json::json;
 use server_support::{Client, HOLD, Mock, PATIENCE, code};
 use tokio::net::UnixStream;
@@ -27,7 +27,8 @@ impl Daemon {
         let mock = Mock::start();
         let stop = CancellationToken::new();
         let options = ServerOptions::from(&Config::default());
-        let task = tokio::spawn(serve(socket, mock.handle.clone(), options, stop.clone()));
+        let task =
+            tokio::spawn(serve(socket, Models::single(mock.handle.clone()), options, stop.clone()));
         Self { stop, task, mock }
     }
 

@@ -372,7 +372,16 @@ fn the_hubs_token_goes_to_the_hub_and_not_where_it_points() {
 
 #[test]
 fn a_split_model_comes_whole_or_not_at_all() {
-    let parts = [model(1), model(2)];
+    let part = |no: u32, name: &str| {
+        GgufBuilder::new()
+            .metadata("general.architecture", "llama")
+            .metadata("split.no", no)
+            .metadata("split.count", 2u32)
+            .metadata("split.tensors.count", 2u32)
+            .tensor(name, DType::F32, &[100], &[1; 400])
+            .build()
+    };
+    let parts = [part(0, "a"), part(1, "b")];
     let names = ["M-Q8_0-00001-of-00002.gguf", "M-Q8_0-00002-of-00002.gguf"];
     let served = parts.clone();
     let storage = Server::start(move |index, request| {
@@ -390,6 +399,7 @@ fn a_split_model_comes_whole_or_not_at_all() {
     let entry = setting.pull("hf:a/b:q8_0").unwrap().entry;
     let sums: Vec<String> = entry.files.iter().map(|file| file.sha256.clone()).collect();
     assert_eq!((entry.name.as_str(), sums), ("m-q8_0", parts.iter().map(|p| sha256(p)).collect()));
+    assert_eq!(entry.facts.parameters, 200, "both parts are the model");
     let first: Vec<Request> =
         storage.requests().into_iter().filter(|request| request.path.contains("00001")).collect();
     assert_eq!(first.len(), 1, "what was whole is not fetched again");

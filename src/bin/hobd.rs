@@ -3,9 +3,13 @@
 //! The order matters: the socket is claimed before the model is loaded, so that a second daemon
 //! fails at once, and clients wait in the socket's queue instead of being refused.
 
+#[path = "hobd/library.rs"]
+mod library;
+
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -21,16 +25,17 @@ use hob::engine::{
     self, EngineCommand, EngineFailure, EngineOptions, EngineThread, OpenError, Opened,
     StateOptions,
 };
-use hob::gpu::{DeviceError, Executor};
+use hob::gpu::DeviceError;
 use hob::model::ModelLoadError;
 use hob::server::{
-    self, Access, AccessError, BoundSocket, Notice, ServeEnd, ServerOptions, SocketError,
+    self, Access, AccessError, BoundSocket, Models, Notice, ServeEnd, ServerOptions, SocketError,
     stop_on_signals,
 };
-use hob::store::{Store, StoreError};
+use hob::store::StoreError;
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
 use hob::tensor::DType;
-use hob::vulkan::{VulkanConfig, VulkanExecutor};
+
+use library::{Library, Located};
 
 /// Exit statuses after sysexits.h; [`EXIT_CONFIG`] is the one of configuration and model.
 const EXIT_UNAVAILABLE: u8 = 69;
@@ -181,17 +186,18 @@ fn serve(config: &Config, places: &Places) -> Result<(), DaemonError> {
 }
 
 async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
-    let model = model_path(config, places)?;
+    let options =
+        EngineOptions { quotas: server::quotas(config)?, ..engine_options(config, places) };
+    let library = Arc::new(Library::new(config, places, options));
+    let default = library.default_model(config, places)?;
     let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
     tokio::spawn(end_in_time(stop.clone()));
     let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
-    let quotas = server::quotas(config)?;
-    let options = EngineOptions { quotas, ..engine_options(config, places) };
     let serving = ServerOptions { access: Access::resolve(config)?, ..ServerOptions::from(config) };
-    let Some(opened) = load(config, places, model, &options, &stop).await? else {
+    let Some(opened) = load(&library, &default, &stop).await? else {
         return Ok(());
     };
-    let (engine, thread) = engine::start(opened, &options)
+    let (engine, thread) = engine::start(opened, &default.options)
         .map_err(DaemonError::system("start the engine's thread"))?;
     info!(socket = %socket.path().display(), "ready");
     // A first token was evaluated as the model was loaded.
@@ -201,7 +207,13 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
         Notice::Alive => notify(&[NotifyState::Watchdog]),
         Notice::Status(line) => notify(&[NotifyState::Status(&line)]),
     }));
-    let end = server::serve(socket, engine.clone(), serving, stop).await;
+    let loaded_max = config.models_loaded_max as usize;
+    let models = Models::new(default.spec, engine.clone(), library, loaded_max);
+    let pinned = models.clone();
+    tokio::spawn(async move { pinned.load_pinned().await });
+    let end = server::serve(socket, models.clone(), serving, stop).await;
+    models.shut_down().await;
+    drop(models);
     // Nobody is left to send it anything else, and it may be gone.
     let _ = engine.commands.send(EngineCommand::Shutdown).await;
     drop(engine);
@@ -212,23 +224,6 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
             warn!(%error, "while the daemon was stopping");
             Ok(())
         }
-    }
-}
-
-/// The file of the model that is configured, by name or by path, or of the store's default.
-fn model_path(config: &Config, places: &Places) -> Result<PathBuf, DaemonError> {
-    let Some(store) = places.models_dir().map(Store::new) else {
-        return match config.model.as_os_str().is_empty() {
-            true => Err(places.no_model(Vec::new()).into()),
-            false => Ok(config.model.clone()),
-        };
-    };
-    if !config.model.as_os_str().is_empty() {
-        return Ok(store.locate(&config.model)?);
-    }
-    match store.default_model()? {
-        Some(path) => Ok(path),
-        None => Err(places.no_model(store.names()?).into()),
     }
 }
 
@@ -245,7 +240,6 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         prefill_tokens_max: config.prefill_tokens_max as usize,
         inter_token: Duration::from_millis(config.inter_token_ms.into()),
         host_cache_bytes: u64::from(config.host_cache_mib) << 20,
-        state: folder.map(|folder| StateOptions { folder, disk_cache_bytes }),
         quantize: match config.quantize {
             Quantize::None => None,
             Quantize::Q8_0 => Some(DType::Q8_0),
@@ -256,6 +250,7 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         },
         chat_template: config.chat_template.clone(),
         tokenizer_fallback: config.tokenizer_fallback,
+        state: folder.map(|folder| StateOptions { folder, model: String::new(), disk_cache_bytes }),
         ..EngineOptions::default()
     }
 }
@@ -277,20 +272,13 @@ async fn join(thread: EngineThread) -> Result<Result<(), EngineFailure>, DaemonE
 
 /// Opens the device and loads the model; `None` if the daemon was told to stop meanwhile.
 async fn load(
-    config: &Config,
-    places: &Places,
-    model: PathBuf,
-    options: &EngineOptions,
+    library: &Library,
+    default: &Located,
     stop: &CancellationToken,
 ) -> Result<Option<Opened>, DaemonError> {
+    let Located { path: model, options, .. } = default.clone();
     info!(model = %model.display(), "loading");
-    let vulkan = VulkanConfig {
-        device: Some(config.device.clone()).filter(|device| !device.is_empty()),
-        validation: config.validation,
-        pipeline_cache_dir: places.cache_dir(config),
-        ..VulkanConfig::default()
-    };
-    let (options, stop) = (options.clone(), stop.clone());
+    let (open, stop) = (library.device(), stop.clone());
     let stopping = stop.clone();
     let parked = CancellationToken::new();
     let at_rest = parked.clone();
@@ -306,10 +294,6 @@ async fn load(
             }
             progress.report(done, total);
         };
-        let open = Box::new(move || {
-            let executor = VulkanExecutor::new(&vulkan)?;
-            Ok(Box::new(executor) as Box<dyn Executor>)
-        });
         engine::open_with(open, &model, &options, &mut report).map_err(|error| match error {
             OpenError::Device(error) => DaemonError::Device(error),
             error => DaemonError::Model { model, source: Box::new(error) },

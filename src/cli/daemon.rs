@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::args::GlobalOptions;
 use super::client::{Client, ClientError};
 use super::{CliError, output, paths};
-use crate::protocol::InitializeResult;
+use crate::protocol::{InitializeResult, ModelLoadResult, ModelParams, method};
 
 const START_DETACHED: [&str; 2] = ["start-detached", "--"];
 const POLL: Duration = Duration::from_millis(50);
@@ -29,12 +29,40 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) daemon: InitializeResult,
     pub(crate) socket: PathBuf,
+    /// The model that requests are to name; `None` takes the daemon's default.
+    pub(crate) model: Option<String>,
+}
+
+impl Connection {
+    /// Has the daemon load a model that is named. A file of this machine is not the daemon's to
+    /// open: whoever may connect must not choose what it reads.
+    fn choose(&mut self, model: &Path) -> Result<(), CliError> {
+        let name = model.to_str().filter(|name| !name.contains('/') && !name.ends_with(".gguf"));
+        let Some(name) = name else {
+            output::note(&format_args!(
+                "hobd runs already, so --model {0} is not used; `hob pull {0} --link` makes it a \
+                 model that it can load",
+                model.display()
+            ));
+            return Ok(());
+        };
+        let params = ModelParams { model: Some(name.to_owned()) };
+        let loaded: ModelLoadResult = self.client.call(method::MODEL_LOAD, &params)?;
+        self.daemon.model = loaded.facts;
+        self.model = Some(loaded.name);
+        Ok(())
+    }
 }
 
 /// A connection to the daemon, which must be running.
 pub(crate) fn connect(global: &GlobalOptions) -> Result<Connection, CliError> {
     let (client, socket) = connect_to_any(&paths::sockets(global))?;
     introduce(client, socket)
+}
+
+/// A connection to the daemon, if one runs.
+pub(crate) fn connect_if_running(global: &GlobalOptions) -> Option<Client> {
+    connect_to_any(&paths::sockets(global)).ok().map(|(client, _)| client)
 }
 
 /// A connection to the daemon; starts one with `model` where none runs.
@@ -45,11 +73,11 @@ pub(crate) fn connect_or_start(
     let mut sockets = paths::sockets(global);
     match connect_to_any(&sockets) {
         Ok((client, socket)) => {
+            let mut connection = introduce(client, socket)?;
             if let Some(model) = model {
-                let model = model.display();
-                output::note(&format_args!("hobd runs already, so --model {model} is not used"));
+                connection.choose(model)?;
             }
-            introduce(client, socket)
+            Ok(connection)
         }
         Err(ClientError::Unreachable { source, .. })
             if source.kind() != ErrorKind::PermissionDenied =>
@@ -80,7 +108,7 @@ fn connect_to_any(sockets: &[PathBuf]) -> Result<(Client, PathBuf), ClientError>
 
 fn introduce(mut client: Client, socket: PathBuf) -> Result<Connection, CliError> {
     let daemon = client.initialize()?;
-    Ok(Connection { client, daemon, socket })
+    Ok(Connection { client, daemon, socket, model: None })
 }
 
 fn start(socket: PathBuf, model: Option<&Path>) -> Result<Connection, CliError> {

@@ -195,6 +195,14 @@ pub enum CliError {
     /// A folder that is not a model.
     #[error(transparent)]
     Folder(#[from] HfError),
+    /// The model is in use.
+    #[error(
+        "hobd has {name} loaded, so it is kept; have it unloaded (`model.unload`), or stop hobd, first"
+    )]
+    ModelLoaded {
+        /// The model.
+        name: String,
+    },
     /// A vocabulary cannot be used, or cannot express the input.
     #[error("{}: {source}", .path.display())]
     Vocabulary {

@@ -29,8 +29,12 @@ pub(crate) fn params(sampling: &SamplingOptions) -> GenerateParams {
 }
 
 /// Creates a session of this name unless it is there.
-pub(crate) fn ensure_session(client: &mut Client, name: &str) -> Result<(), CliError> {
-    let params = SessionCreateParams { name: Some(name.to_owned()), ..Default::default() };
+pub(crate) fn ensure_session(
+    client: &mut Client,
+    name: &str,
+    model: Option<String>,
+) -> Result<(), CliError> {
+    let params = SessionCreateParams { name: Some(name.to_owned()), model, ..Default::default() };
     let created: Result<SessionCreateResult, ClientError> =
         client.call(method::SESSION_CREATE, &params);
     match created {

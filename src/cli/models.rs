@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use super::args::{GlobalOptions, ModelsOptions, RmOptions};
 use super::output::{self, Output, bytes};
-use super::table::{Align, Facts, Table};
-use super::{CliError, exit, paths};
-use crate::model::FAMILIES;
+use super::table::{Align, Table};
+use super::{CliError, daemon, exit, paths};
+use crate::model::{FAMILIES, Family};
+use crate::protocol::{ModelEntry, ModelListResult, ModelState, NoParams, method};
 use crate::store::{Entry, Store, StoreError};
 use crate::tensor::DType;
 
@@ -29,6 +30,9 @@ pub(super) struct Listed<'a> {
     /// Seconds since 1970.
     added: u64,
     sha256: Vec<&'a str>,
+    /// Where the daemon has it; `None` where no daemon answers, or it has no such model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<ModelState>,
 }
 
 impl<'a> Listed<'a> {
@@ -46,17 +50,22 @@ impl<'a> Listed<'a> {
             source: &entry.source,
             added: entry.added,
             sha256: entry.files.iter().map(|file| file.sha256.as_str()).collect(),
+            state: None,
         }
     }
 }
 
-pub(crate) fn list(_global: &GlobalOptions, options: &ModelsOptions) -> Result<u8, CliError> {
+pub(crate) fn list(global: &GlobalOptions, options: &ModelsOptions) -> Result<u8, CliError> {
     if options.supported {
         return supported(options.json);
     }
     let store = paths::store()?;
     let models = store.models()?;
-    let listed: Vec<Listed<'_>> = models.iter().map(|entry| Listed::new(&store, entry)).collect();
+    let daemon = models_of_daemon(global);
+    let listed: Vec<Listed<'_>> = models
+        .iter()
+        .map(|entry| Listed { state: state(&daemon, entry), ..Listed::new(&store, entry) })
+        .collect();
     let mut output = Output::stdout();
     if options.json {
         output.json(&listed)?;
@@ -74,6 +83,17 @@ pub(crate) fn list(_global: &GlobalOptions, options: &ModelsOptions) -> Result<u
     Ok(exit::DONE)
 }
 
+/// The models of the daemon, where one answers.
+fn models_of_daemon(global: &GlobalOptions) -> Vec<ModelEntry> {
+    let asked = daemon::connect_if_running(global)
+        .and_then(|mut client| client.call(method::MODEL_LIST, &NoParams {}).ok());
+    asked.map_or_else(Vec::new, |list: ModelListResult| list.models)
+}
+
+fn state(daemon: &[ModelEntry], entry: &Entry) -> Option<ModelState> {
+    daemon.iter().find(|model| model.name == entry.name).map(|model| model.state)
+}
+
 fn table(listed: &[Listed<'_>]) -> Table {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
@@ -82,6 +102,7 @@ fn table(listed: &[Listed<'_>]) -> Table {
         ("TYPE", Align::Left),
         ("SIZE", Align::Right),
         ("CONTEXT", Align::Right),
+        ("STATE", Align::Left),
         ("FILE", Align::Left),
     ]);
     for model in listed {
@@ -92,6 +113,11 @@ fn table(listed: &[Listed<'_>]) -> Table {
             model.quantization.to_owned(),
             bytes(model.bytes),
             model.context_tokens.to_string(),
+            match model.state {
+                Some(ModelState::Loaded) => "loaded".into(),
+                Some(ModelState::Loading) => "loading".into(),
+                Some(ModelState::Unloaded) | None => "-".into(),
+            },
             model.path.display().to_string(),
         ]);
     }
@@ -101,13 +127,25 @@ fn table(listed: &[Listed<'_>]) -> Table {
 /// What this build can run.
 #[derive(Serialize)]
 struct Supported {
-    architectures: Vec<&'static str>,
+    architectures: Vec<Architecture>,
     types: Vec<&'static str>,
 }
 
+#[derive(Serialize)]
+struct Architecture {
+    name: &'static str,
+    models: &'static str,
+    features: &'static str,
+}
+
 fn supported(json: bool) -> Result<u8, CliError> {
+    let architecture = |family: &Family| Architecture {
+        name: family.architecture,
+        models: family.models,
+        features: family.features,
+    };
     let supported = Supported {
-        architectures: FAMILIES.iter().map(|family| family.architecture).collect(),
+        architectures: FAMILIES.iter().map(architecture).collect(),
         types: DType::ALL.iter().map(|dtype| dtype.name()).collect(),
     };
     let mut output = Output::stdout();
@@ -115,19 +153,30 @@ fn supported(json: bool) -> Result<u8, CliError> {
         output.json(&supported)?;
         return Ok(exit::DONE);
     }
-    let mut facts = Facts::default();
-    facts.add("architectures", supported.architectures.join(", "));
-    facts.add("tensor types", supported.types.join(", "));
-    facts.write(&mut output)?;
+    let mut table = Table::new(&[
+        ("ARCHITECTURE", Align::Left),
+        ("MODELS", Align::Left),
+        ("FEATURES", Align::Left),
+    ]);
+    for architecture in &supported.architectures {
+        let cells = [architecture.name, architecture.models, architecture.features];
+        table.row(cells.map(str::to_owned).to_vec());
+    }
+    table.write(&mut output)?;
+    output.line(&format!("\ntensor types: {}", supported.types.join(", ")))?;
     Ok(exit::DONE)
 }
 
-pub(crate) fn remove(_global: &GlobalOptions, options: &RmOptions) -> Result<u8, CliError> {
+pub(crate) fn remove(global: &GlobalOptions, options: &RmOptions) -> Result<u8, CliError> {
     let store = paths::store()?;
     let Some(entry) = store.find(&options.name)? else {
         let (name, known) = (options.name.clone(), store.names()?);
         return Err(StoreError::UnknownModel { name, known }.into());
     };
+    let state = state(&models_of_daemon(global), &entry);
+    if matches!(state, Some(ModelState::Loaded | ModelState::Loading)) {
+        return Err(CliError::ModelLoaded { name: entry.name });
+    }
     if !options.yes && !confirmed(&entry)? {
         output::note(&format_args!("{} is kept", entry.name));
         return Ok(exit::FAILED);

@@ -14,11 +14,12 @@ const STDIN: &str = "-";
 
 pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, CliError> {
     let prompt = read_prompt(&options.prompt)?;
-    let Connection { mut client, daemon, .. } =
+    let Connection { mut client, daemon, model, .. } =
         daemon::connect_or_start(global, options.model.as_deref())?;
-    let params = with_prompt(options, prompt, &daemon.model)?;
+    let mut params = with_prompt(options, prompt, &daemon.model)?;
+    params.model.clone_from(&model);
     if let Some(name) = &options.session {
-        generate::ensure_session(&mut client, name)?;
+        generate::ensure_session(&mut client, name, model.clone())?;
     }
     let interrupts = Interrupts::catch()?;
     let mut output = Output::stdout();

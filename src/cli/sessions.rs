@@ -24,6 +24,7 @@ fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
     match action {
         SessionsAction::Create { name, context_tokens, priority, ttl } => {
             let params = SessionCreateParams {
+                model: None,
                 name: Some(name.clone()),
                 context_tokens: *context_tokens,
                 priority: *priority,

@@ -83,7 +83,7 @@ impl Vocabulary {
             Self::File(tokenizer) => Ok(tokenizer.encode(&text, add_special, parse_special)?),
             Self::Daemon(client) => {
                 let (add_special, parse_special) = (Some(add_special), Some(parse_special));
-                let params = TokenizeParams { text, add_special, parse_special };
+                let params = TokenizeParams { model: None, text, add_special, parse_special };
                 let result: TokenizeResult = client.call(method::TOKENIZE, &params)?;
                 Ok(result.tokens)
             }
@@ -95,7 +95,7 @@ impl Vocabulary {
             Self::File(tokenizer) => Ok(tokenizer.decode(&tokens, true)?),
             Self::Daemon(client) => {
                 let result: DetokenizeResult =
-                    client.call(method::DETOKENIZE, &DetokenizeParams { tokens })?;
+                    client.call(method::DETOKENIZE, &DetokenizeParams { model: None, tokens })?;
                 Ok(result.text)
             }
         }

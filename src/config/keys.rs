@@ -21,12 +21,17 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 35] = [
+pub(super) const KEYS: [Key; 36] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
     any("chat_template", "a name or a path in quotes"),
     any("tokenizer_fallback", "true or false"),
+    Key {
+        name: "models_loaded_max",
+        wanted: "an integer from 1 to 64",
+        out_of_range: |c| outside(c.models_loaded_max, 1, 64),
+    },
     any("device", "an index, name or UUID in quotes"),
     any("validation", "true or false"),
     any("kv_dtype", "\"auto\", \"f32\" or \"f16\""),

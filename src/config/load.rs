@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{KEYS, Key};
-use super::{Config, ConfigError, Places};
+use super::{Config, ConfigError, Places, models};
 
 /// Loads `explicit`, else the first configuration file there is, else the defaults.
 ///
@@ -40,7 +40,8 @@ fn read(path: &Path) -> Result<Config, ConfigError> {
 /// Not TOML, an unknown key, a value of the wrong type or out of range.
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let file = File { text, path };
-    let table = DeTable::parse(text).map_err(|error| file.syntax(&error))?;
+    let mut table = DeTable::parse(text).map_err(|error| file.syntax(&error))?;
+    let models = models::take(&file, table.get_mut())?;
     for key in table.get_ref().keys() {
         let name: &str = key.get_ref();
         if !KEYS.iter().any(|known| known.name == name) {
@@ -48,11 +49,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
                 path: path.to_owned(),
                 line: file.line(key.span()),
                 key: name.to_owned(),
-                nearest: nearest(name),
+                nearest: nearest(name, KEYS.iter().map(|key| key.name)),
             });
         }
     }
-    let config = Config::deserialize(toml::Deserializer::from(table.clone()))
+    let mut config = Config::deserialize(toml::Deserializer::from(table.clone()))
         .map_err(|error| file.wrong_type(&error, table.get_ref()))?;
     if let Some((key, value)) = config.out_of_range() {
         let line = table.get_ref().get(key.name).map_or(0, |found| file.line(found.span()));
@@ -64,6 +65,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
             found: value.to_string(),
         });
     }
+    config.models = models;
     Ok(config)
 }
 
@@ -88,19 +90,19 @@ impl Config {
     }
 }
 
-struct File<'a> {
+pub(super) struct File<'a> {
     text: &'a str,
-    path: &'a Path,
+    pub(super) path: &'a Path,
 }
 
 impl File<'_> {
     /// Line of a place in the text, from 1.
-    fn line(&self, span: Range<usize>) -> usize {
+    pub(super) fn line(&self, span: Range<usize>) -> usize {
         let end = span.start.min(self.text.len());
         self.text.as_bytes()[..end].iter().filter(|byte| **byte == b'\n').count() + 1
     }
 
-    fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+    pub(super) fn syntax(&self, error: &toml::de::Error) -> ConfigError {
         ConfigError::Syntax {
             path: self.path.to_owned(),
             line: self.line(error.span().unwrap_or_default()),
@@ -128,7 +130,7 @@ impl File<'_> {
     }
 }
 
-fn describe(value: &DeValue<'_>) -> String {
+pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string {text:?}"),
         DeValue::Integer(number) => format!("the integer {}", number.as_str()),
@@ -141,10 +143,12 @@ fn describe(value: &DeValue<'_>) -> String {
 }
 
 /// The key most like `name`, where one is similar enough to be meant.
-fn nearest(name: &str) -> Option<&'static str> {
+pub(super) fn nearest(
+    name: &str,
+    keys: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
     const SIMILARITY_MIN: f64 = 0.6;
-    KEYS.iter()
-        .map(|key| (strsim::jaro_winkler(name, key.name), key.name))
+    keys.map(|key| (strsim::jaro_winkler(name, key), key))
         .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, key)| key)

@@ -7,11 +7,13 @@ mod error;
 mod flags;
 mod keys;
 mod load;
+mod models;
 mod paths;
 
 pub use error::ConfigError;
 pub use flags::Flags;
 pub use load::{load, parse};
+pub use models::ModelTable;
 pub use paths::Places;
 
 use std::collections::BTreeMap;
@@ -165,6 +167,11 @@ pub struct Config {
     pub chat_template: String,
     /// Whether a pre-tokenizer that is not known is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// The `[[model]]` tables, which a file may have instead of `model`.
+    #[serde(skip)]
+    pub models: Vec<ModelTable>,
+    /// Models on the device at once.
+    pub models_loaded_max: u32,
     /// Device by index, name, part of a name, or UUID; empty: the best there is.
     pub device: String,
     /// Whether to run under the Vulkan validation layer.
@@ -236,6 +243,8 @@ impl Default for Config {
             quantize: Quantize::None,
             chat_template: String::new(),
             tokenizer_fallback: false,
+            models: Vec::new(),
+            models_loaded_max: 3,
             device: String::new(),
             validation: false,
             kv_dtype: KvDtype::Auto,

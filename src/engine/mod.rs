@@ -7,13 +7,13 @@ mod activity;
 mod admission;
 mod fingerprint;
 mod heartbeat;
-mod idle;
 mod open;
 mod placed;
 mod quota;
 mod receive;
 mod recovery;
 mod request;
+mod residence;
 mod room;
 mod runner;
 mod saving;
@@ -33,6 +33,7 @@ pub use saving::StateOptions;
 pub use types::*;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -90,6 +91,16 @@ pub enum EngineCommand {
     },
     /// Time has passed: closes sessions that were idle for too long.
     Tick,
+    /// Takes the model off the device, unless requests run or wait.
+    Unload {
+        /// Whether it is off now.
+        reply: oneshot::Sender<bool>,
+    },
+    /// Puts the model on the device again, where it is not.
+    Load {
+        /// Answer.
+        reply: oneshot::Sender<Result<(), LoadFailure>>,
+    },
     /// Reports the state.
     Status {
         /// Answer.
@@ -112,6 +123,8 @@ pub struct EngineHandle {
     pub model: Arc<ModelInfo>,
     /// Whether the engine gets on.
     pub heartbeat: Heartbeat,
+    /// Whether the model is on the device now; the engine says so itself.
+    pub on_device: Arc<AtomicBool>,
 }
 
 /// The engine's thread; joining it tells how it ended.
@@ -127,14 +140,16 @@ pub fn start(
 ) -> std::io::Result<(EngineHandle, EngineThread)> {
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let heartbeat = Heartbeat::default();
+    let on_device = Arc::new(AtomicBool::new(true));
     let handle = EngineHandle {
         commands,
         tokenizer: Arc::clone(&opened.tokenizer),
         chat: opened.chat.clone(),
         model: Arc::clone(&opened.info),
         heartbeat: heartbeat.clone(),
+        on_device: Arc::clone(&on_device),
     };
-    let worker = worker::Worker::new(opened, options, heartbeat);
+    let worker = worker::Worker::new(opened, options, heartbeat, on_device);
     let clock = handle.commands.downgrade();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;

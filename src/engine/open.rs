@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -65,6 +66,8 @@ pub struct EngineOptions {
     pub chat_template: String,
     /// Whether an unknown pre-tokenizer is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// Numbers of sessions: engines of one daemon count on together.
+    pub session_numbers: Arc<AtomicU64>,
     /// How long to wait where a lost device does not open again: a driver that is just being reset
     /// refuses for a moment.
     pub reopen_pause: Duration,
@@ -90,6 +93,7 @@ impl Default for EngineOptions {
             quantize: None,
             chat_template: String::new(),
             tokenizer_fallback: false,
+            session_numbers: Arc::default(),
             reopen_pause: Duration::from_secs(1),
             inter_token: Duration::from_millis(100),
             host_cache_bytes: 1 << 30,

@@ -4,6 +4,8 @@
 //! be taken off and put on again; sessions, requests and samplers stay with the worker.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::open::OpenError;
 use super::runner::Runner;
@@ -52,15 +54,20 @@ impl std::fmt::Debug for Reopen {
 }
 
 /// The runner while the model is on a device. Without one it may only be asked what it says of
-/// that: recovery and idle unloading see to it that nothing else is.
+/// that: recovery sees to it, and an engine whose model is unloaded asks first.
 pub(super) struct Placed {
     runner: Option<Runner>,
+    /// That of every cache it has.
+    kv_config: KvConfig,
     reopen: Option<Reopen>,
+    /// For those outside who ask.
+    on_device: Arc<AtomicBool>,
 }
 
 impl Placed {
-    pub(super) fn new(runner: Runner, reopen: Option<Reopen>) -> Self {
-        Self { runner: Some(runner), reopen }
+    pub(super) fn new(runner: Runner, reopen: Option<Reopen>, on_device: Arc<AtomicBool>) -> Self {
+        let kv_config = *runner.kv().config();
+        Self { runner: Some(runner), kv_config, reopen, on_device }
     }
 
     /// Whether the model is on a device.
@@ -68,22 +75,19 @@ impl Placed {
         self.runner.is_some()
     }
 
-    /// The form of the cache, wherever the model is.
-    pub(super) fn kv_config(&self) -> &KvConfig {
-        match (&self.runner, &self.reopen) {
-            (Some(runner), _) => runner.kv().config(),
-            (None, Some(reopen)) => &reopen.source.kv,
-            (None, None) => unreachable!("what cannot be reopened stays on its device"),
-        }
-    }
-
     /// Whether a lost device can be opened again.
     pub(super) fn can_reopen(&self) -> bool {
         self.reopen.is_some()
     }
 
+    /// Form and sizes of the cache, whether it is on a device or not.
+    pub(super) fn kv_config(&self) -> &KvConfig {
+        &self.kv_config
+    }
+
     /// Frees the device: weights, cache and all.
     pub(super) fn take_off(&mut self) {
+        self.on_device.store(false, Ordering::Release);
         self.runner = None;
     }
 
@@ -94,6 +98,7 @@ impl Placed {
         let reopen = self.reopen.as_mut().expect("the caller asked whether it can be reopened");
         let executor = (reopen.open)()?;
         self.runner = Some(reopen.source.load(executor, progress)?);
+        self.on_device.store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -116,21 +116,6 @@ impl Worker {
         self.runner.can_reopen() && self.losses.may_rebuild_for_logits(Instant::now())
     }
 
-    /// Loads the model onto the device that it was taken off from.
-    ///
-    /// # Errors
-    /// As [`Self::recover`].
-    pub(super) fn reload(&mut self) -> Result<(), EngineFailure> {
-        let heartbeat = self.heartbeat.clone();
-        match self.runner.put_on(&mut |_, _| heartbeat.beat()) {
-            Ok(()) => Ok(()),
-            Err(OpenError::Device(error) | OpenError::Model(ModelLoadError::Device(error))) => {
-                self.recover(error)
-            }
-            Err(other) => Err(EngineFailure::Reload(Box::new(other))),
-        }
-    }
-
     fn rebuild(&mut self) -> Result<(), OpenError> {
         let started = Instant::now();
         // The pages went with the device: what they held is computed again when it is needed.

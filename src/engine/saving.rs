@@ -15,8 +15,10 @@ use crate::session::{
 /// Where sessions are kept in files, and how much of it.
 #[derive(Clone, Debug)]
 pub struct StateOptions {
-    /// The daemon's folder.
+    /// The daemon's folder: that of all its engines.
     pub folder: PathBuf,
+    /// Name of the engine's model in the daemon, where several may be of one file.
+    pub model: String,
     /// Bytes of caches that may be parked there.
     pub disk_cache_bytes: u64,
 }
@@ -32,7 +34,7 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(options: &StateOptions, made_by: String) -> Self {
-        let folder = SessionFolder::new(&options.folder, &made_by);
+        let folder = SessionFolder::new(&options.folder, &options.model, &made_by);
         Self { folder, disk_cache_bytes: options.disk_cache_bytes, made_by }
     }
 
@@ -56,9 +58,10 @@ impl Worker {
         let Some(files) = &self.files else { return };
         let mut restored = 0;
         let made_by = files.made_by.clone();
+        // Whatever becomes of them, no other session is saved in their place; and those of models
+        // that are loaded later come back with their numbers.
+        self.sessions.reserve(files.folder.highest_number());
         for path in files.folder.list() {
-            // Whatever becomes of it, no other session is saved in its place.
-            self.sessions.reserve(SessionFolder::number_of(&path).unwrap_or(0));
             let inserted = match Saved::read(&path, &made_by) {
                 Ok(saved) => self.insert_saved(saved).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),

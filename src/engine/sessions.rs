@@ -123,6 +123,9 @@ impl Worker {
         to: SessionId,
         tokens: usize,
     ) -> Result<(), DeviceError> {
+        if !self.runner.is_on_device() {
+            return Ok(()); // the fork's is computed when it is needed
+        }
         let origin = self.sessions.get(from);
         let parked = origin.parked.is_some() && !origin.busy;
         if parked && self.make_room_within_quota(from, origin.tokens.len())? {

@@ -226,6 +226,9 @@ pub enum AdmitError {
     /// An empty prompt.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// The model is not on the device, and cannot be put there now.
+    #[error("the model cannot be loaded now: {0}")]
+    NotLoaded(String),
     /// The daemon is about to exit.
     #[error("the daemon is shutting down")]
     ShuttingDown,
@@ -265,6 +268,16 @@ pub enum SessionAction {
         /// How many stay.
         tokens: u32,
     },
+}
+
+/// Why a model could not be put on the device.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct LoadFailure {
+    /// What was wanted and found.
+    pub message: String,
+    /// The device lacks memory: it may help to unload another model.
+    pub no_room: bool,
 }
 
 /// One session, as its owner sees it.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TryRecvError;
@@ -63,7 +64,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(opened: Opened, options: &EngineOptions, heartbeat: Heartbeat) -> Self {
+    pub(super) fn new(
+        opened: Opened,
+        options: &EngineOptions,
+        heartbeat: Heartbeat,
+        on_device: Arc<AtomicBool>,
+    ) -> Self {
         let limits = opened.runner.model().limits();
         Self {
             slices: Slices::new(
@@ -72,13 +78,13 @@ impl Worker {
             ),
             running_max: limits.logit_rows_max,
             quotas: options.quotas.clone(),
-            runner: Placed::new(opened.runner, opened.reopen),
+            runner: Placed::new(opened.runner, opened.reopen, on_device),
             losses: Losses::default(),
             bad_logits: false,
             reopen_pause: options.reopen_pause,
             tokenizer: opened.tokenizer,
             info: opened.info,
-            sessions: Sessions::default(),
+            sessions: Sessions::numbered_by(Arc::clone(&options.session_numbers)),
             running: Vec::new(),
             waiting: VecDeque::new(),
             arrived: 0,
@@ -130,7 +136,6 @@ impl Worker {
                     return Ok(());
                 }
                 Ok(command) => {
-                    self.load_for(&command)?;
                     served += 1;
                     self.serve(command) // all that has arrived, before the next step
                 }
@@ -154,16 +159,10 @@ impl Worker {
         commands: &mut Receiver<EngineCommand>,
     ) -> Result<Option<EngineCommand>, EngineFailure> {
         loop {
-            let loaded = self.runner.is_on_device();
-            if loaded {
-                // Pages given back are zeroed while nobody waits.
-                let (kv, executor) = self.runner.kv_mut();
-                if let Err(error) = kv.clean(executor) {
-                    self.recover(error)?;
-                }
+            if let Err(error) = self.clean() {
+                self.recover(error)?;
             }
-            let unloadable = loaded && self.runner.can_reopen();
-            let limit = self.idle_unload.filter(|_| unloadable);
+            let limit = self.idle_unload.filter(|_| self.can_unload());
             let rest = limit.map(|limit| limit.saturating_sub(self.last_busy.elapsed()));
             match receive(commands, rest) {
                 Received::Command(command) => return Ok(Some(command)),
@@ -175,6 +174,15 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Zeroes the pages that were given back, while nobody waits.
+    fn clean(&mut self) -> Result<(), DeviceError> {
+        if !self.runner.is_on_device() {
+            return Ok(());
+        }
+        let (kv, executor) = self.runner.kv_mut();
+        kv.clean(executor)
     }
 
     fn serve(&mut self, command: EngineCommand) -> Result<(), DeviceError> {
@@ -198,6 +206,14 @@ impl Worker {
             }
             EngineCommand::Generate { request, events } => self.arrive(*request, events),
             EngineCommand::Tick => self.close_expired(),
+            EngineCommand::Unload { reply } => {
+                let done = self.unload();
+                let _ = reply.send(!self.runner.is_on_device());
+                return done;
+            }
+            EngineCommand::Load { reply } => {
+                let _ = reply.send(self.load());
+            }
             EngineCommand::Status { reply } => {
                 let _ = reply.send(self.status());
             }
@@ -209,7 +225,8 @@ impl Worker {
     /// A new request: refused at once, or put with those that wait.
     fn arrive(&mut self, request: GenerateRequest, events: UnboundedSender<EngineEvent>) {
         let answer = events.clone();
-        let tokens_max = match self.check(&request) {
+        let loaded = self.load().map_err(|failure| AdmitError::NotLoaded(failure.message));
+        let tokens_max = match loaded.and_then(|()| self.check(&request)) {
             Ok(tokens_max) => tokens_max,
             Err(error) => {
                 let _ = answer.send(EngineEvent::Refused(error)); // the caller may be gone
@@ -280,15 +297,19 @@ impl Worker {
     }
 
     pub(super) fn status(&self) -> EngineStatus {
-        if !self.runner.is_on_device() {
-            return EngineStatus {
-                users: self.user_counts(),
-                sessions: self.sessions.count(),
-                host_cache_bytes: self.sessions.host_bytes(),
-                disk_cache_bytes: self.sessions.disk_bytes(),
-                uptime_seconds: self.started.elapsed().as_secs(),
-                ..self.totals.clone()
-            };
+        let common = EngineStatus {
+            loaded: self.runner.is_on_device(),
+            users: self.user_counts(),
+            sessions: self.sessions.count(),
+            running: self.running.len(),
+            queued: self.waiting.len(),
+            host_cache_bytes: self.sessions.host_bytes(),
+            disk_cache_bytes: self.sessions.disk_bytes(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            ..self.totals.clone()
+        };
+        if !common.loaded {
+            return common;
         }
         let caps = self.runner.executor().capabilities();
         let memory = self.runner.executor().memory();
@@ -300,20 +321,12 @@ impl Worker {
             device: caps.device_name.clone(),
             driver: caps.driver.clone(),
             kv_dtype: if kv.config().layout.half { "f16" } else { "f32" }.into(),
-            loaded: true,
-            users: self.user_counts(),
-            sessions: self.sessions.count(),
-            running: self.running.len(),
-            queued: self.waiting.len(),
             kv_tokens_max: pool,
             kv_tokens_used: pool - kv.tokens_free() as u64,
             kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },
-            host_cache_bytes: self.sessions.host_bytes(),
-            disk_cache_bytes: self.sessions.disk_bytes(),
             device_bytes: memory.used_bytes,
             device_budget_bytes: memory.budget_bytes,
-            uptime_seconds: self.started.elapsed().as_secs(),
-            ..self.totals.clone()
+            ..common
         }
     }
 

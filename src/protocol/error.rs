@@ -66,6 +66,12 @@ impl ErrorCode {
     pub const NO_SUCH_POSITION: Self = Self(-32019);
     /// A session could not be saved or restored.
     pub const NOT_SAVED: Self = Self(-32020);
+    /// No model of this name.
+    pub const UNKNOWN_MODEL: Self = Self(-32030);
+    /// The model cannot be loaded, or there is no room for it now.
+    pub const MODEL_UNAVAILABLE: Self = Self(-32031);
+    /// The model is in use.
+    pub const MODEL_BUSY: Self = Self(-32032);
     /// The engine cannot take on requests any more.
     pub const ENGINE_STOPPED: Self = Self(-32018);
     /// The caller has as many sessions as one user may.
@@ -159,6 +165,7 @@ impl From<AdmitError> for ErrorObject {
             }
             AdmitError::Sampling(error) => (ErrorCode::INVALID_PARAMS, sampling_data(&error)),
             AdmitError::EmptyPrompt => (ErrorCode::EMPTY_PROMPT, Value::Null),
+            AdmitError::NotLoaded(_) => (ErrorCode::MODEL_UNAVAILABLE, Value::Null),
             AdmitError::ShuttingDown => (ErrorCode::SHUTTING_DOWN, Value::Null),
         };
         let data = (!data.is_null()).then_some(data);

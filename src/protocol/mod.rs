@@ -9,6 +9,7 @@ mod codec;
 mod error;
 mod fields;
 mod message;
+mod models;
 mod params;
 mod results;
 mod sessions;
@@ -18,6 +19,7 @@ pub use codec::*;
 pub use error::*;
 pub use fields::*;
 pub use message::*;
+pub use models::*;
 pub use params::*;
 pub use results::*;
 pub use sessions::*;
@@ -65,6 +67,14 @@ pub mod method {
     pub const DETOKENIZE: &str = "detokenize";
     /// Messages to the prompt text that the model was trained on.
     pub const APPLY_TEMPLATE: &str = "apply_template";
+    /// The models there are.
+    pub const MODEL_LIST: &str = "model.list";
+    /// Loads a model, and tells about it.
+    pub const MODEL_LOAD: &str = "model.load";
+    /// Takes a model off the device.
+    pub const MODEL_UNLOAD: &str = "model.unload";
+    /// Notification to the client: its request waits for a model to be loaded.
+    pub const MODEL_LOADING: &str = "model.loading";
     /// State of the daemon.
     pub const STATUS: &str = "status";
     /// The daemon's counts, for Prometheus.
@@ -73,7 +83,7 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 16] = [
+    pub const ALL: [&str; 19] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
@@ -88,6 +98,9 @@ pub mod method {
         TOKENIZE,
         DETOKENIZE,
         APPLY_TEMPLATE,
+        MODEL_LIST,
+        MODEL_LOAD,
+        MODEL_UNLOAD,
         STATUS,
         METRICS,
     ];

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{Fields, ParamsError};
 use super::message::RequestId;
+use super::models::MODEL_WANTED;
 use super::sessions::{PRIORITY_WANTED, Priority, SESSION_WANTED, SessionRef};
 
 /// Parameters that can be read from a request.
@@ -108,6 +109,9 @@ pub enum OnContextFull {
 /// Parameters of `generate`. Exactly one of `prompt`, `tokens` and `messages` is to be there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GenerateParams {
+    /// Model, by name or alias; without it, the session's, or the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Session to continue; without one, a session for this call alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionRef>,
@@ -168,6 +172,7 @@ pub struct GenerateParams {
 impl Params for GenerateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
         const KNOWN: &[&str] = &[
+            "model",
             "session",
             "prompt",
             "tokens",
@@ -189,6 +194,7 @@ impl Params for GenerateParams {
         ];
         let fields = Fields::new(params, KNOWN)?;
         Ok(Self {
+            model: fields.optional("model", MODEL_WANTED)?,
             session: fields.optional("session", SESSION_WANTED)?,
             prompt: fields.optional("prompt", "a string")?,
             tokens: fields.optional("tokens", "an array of token ids")?,
@@ -228,6 +234,9 @@ impl Params for CancelParams {
 /// Parameters of `tokenize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenizeParams {
+    /// Model, by name or alias; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Text.
     pub text: String,
     /// Put the model's begin (and end) tokens around it, where it has them. Default false.
@@ -240,8 +249,9 @@ pub struct TokenizeParams {
 
 impl Params for TokenizeParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["text", "add_special", "parse_special"])?;
+        let fields = Fields::new(params, &["model", "text", "add_special", "parse_special"])?;
         Ok(Self {
+            model: fields.optional("model", MODEL_WANTED)?,
             text: fields.required("text", "a string")?,
             add_special: fields.optional("add_special", "true or false")?,
             parse_special: fields.optional("parse_special", "true or false")?,
@@ -252,27 +262,39 @@ impl Params for TokenizeParams {
 /// Parameters of `detokenize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DetokenizeParams {
+    /// Model, by name or alias; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Token ids.
     pub tokens: Vec<u32>,
 }
 
 impl Params for DetokenizeParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["tokens"])?;
-        Ok(Self { tokens: fields.required("tokens", "an array of token ids")? })
+        let fields = Fields::new(params, &["model", "tokens"])?;
+        Ok(Self {
+            model: fields.optional("model", MODEL_WANTED)?,
+            tokens: fields.required("tokens", "an array of token ids")?,
+        })
     }
 }
 
 /// Parameters of `apply_template`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ApplyTemplateParams {
+    /// Model, by name or alias; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// A conversation.
     pub messages: Vec<Message>,
 }
 
 impl Params for ApplyTemplateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["messages"])?;
-        Ok(Self { messages: fields.required("messages", MESSAGES_WANTED)? })
+        let fields = Fields::new(params, &["model", "messages"])?;
+        Ok(Self {
+            model: fields.optional("model", MODEL_WANTED)?,
+            messages: fields.required("messages", MESSAGES_WANTED)?,
+        })
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, ParamsError};
+use super::models::MODEL_WANTED;
 use super::params::Params;
 use crate::engine;
 
@@ -59,6 +60,9 @@ pub(super) const SESSION_WANTED: &str = "a session's number or name";
 /// Parameters of `session.create`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionCreateParams {
+    /// Model, by name or alias; without it, the daemon's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Name, unique among the caller's sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -75,8 +79,9 @@ pub struct SessionCreateParams {
 
 impl Params for SessionCreateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["name", "context_tokens", "priority", "ttl"])?;
+        let fields = Fields::new(params, &["model", "name", "context_tokens", "priority", "ttl"])?;
         Ok(Self {
+            model: fields.optional("model", MODEL_WANTED)?,
             name: fields.optional("name", "a string")?,
             context_tokens: fields.optional("context_tokens", "an integer from 1")?,
             priority: fields.optional("priority", PRIORITY_WANTED)?,

@@ -13,9 +13,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::Decoder;
 use tokio_util::sync::CancellationToken;
@@ -23,11 +23,12 @@ use tracing::{debug, warn};
 
 use super::Shared;
 use super::methods::Call;
+use super::models::InUse;
 use super::outgoing::Outgoing;
-use crate::engine::{CancelFlag, Owner};
+use crate::engine::{CancelFlag, EngineCommand, EngineHandle, Owner, SessionId};
 use crate::protocol::{
-    CancelResult, ErrorCode, ErrorObject, FrameDecoder, FrameError, Framing, RequestId,
-    decode_request, encode_frame, encode_notification, encode_response,
+    CancelResult, ErrorCode, ErrorObject, FrameDecoder, FrameError, Framing, ModelLoading,
+    RequestId, decode_request, encode_frame, encode_notification, encode_response, method,
 };
 
 /// Room for one read.
@@ -40,6 +41,9 @@ const BUFFER_KEPT_BYTES: usize = 64 * 1024;
 /// How often a client that closed its sending side is looked at: whether it still reads.
 const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
+/// How long an engine whose queue is full may keep a connection from ending.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// One client.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -49,6 +53,8 @@ pub(super) struct Connection {
     /// Known with the first byte that comes.
     framing: OnceLock<Framing>,
     in_flight: Mutex<HashMap<RequestId, InFlight>>,
+    /// Sessions without a name that this client made.
+    unnamed: Mutex<Vec<(EngineHandle, SessionId)>>,
     /// Room for requests that are no generations: they wait for it, unread.
     short_requests: Arc<Semaphore>,
     /// The client does not read, or cannot be answered.
@@ -83,6 +89,7 @@ impl Connection {
             outgoing: Outgoing::new(options.outgoing_bytes_max),
             framing: OnceLock::new(),
             in_flight: Mutex::default(),
+            unnamed: Mutex::default(),
             short_requests: Arc::new(Semaphore::new(options.requests_in_flight_max)),
             dropped: CancellationToken::new(),
             shared: Arc::clone(&shared),
@@ -105,6 +112,7 @@ impl Connection {
             },
         }
         connection.cancel_all();
+        connection.close_unnamed().await;
     }
 
     /// Reads and answers requests until none can come and all are answered.
@@ -274,6 +282,47 @@ impl Connection {
         self.send(encode_notification(method, params));
     }
 
+    /// The model that a request names, on the device; the client is told of a load.
+    pub(super) async fn model(
+        &self,
+        id: &RequestId,
+        name: Option<&str>,
+    ) -> Result<InUse, ErrorObject> {
+        self.shared.models.get(name, |model| self.tell_of_load(id, model)).await
+    }
+
+    /// The model that a request names, for its tokenizer and chat template.
+    pub(super) async fn model_of_text(
+        &self,
+        id: &RequestId,
+        name: Option<&str>,
+    ) -> Result<InUse, ErrorObject> {
+        self.shared.models.get_text(name, |model| self.tell_of_load(id, model)).await
+    }
+
+    fn tell_of_load(&self, id: &RequestId, model: &str) {
+        let (id, model) = (id.clone(), model.to_owned());
+        self.notify(method::MODEL_LOADING, &ModelLoading { id, model });
+    }
+
+    /// Notes a session that has no name: it ends with the connection, since nobody would find it.
+    pub(super) fn own_session(&self, engine: &EngineHandle, session: SessionId) {
+        let mut unnamed = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
+        unnamed.push((engine.clone(), session));
+    }
+
+    async fn close_unnamed(&self) {
+        let unnamed =
+            std::mem::take(&mut *self.unnamed.lock().unwrap_or_else(PoisonError::into_inner));
+        for (engine, session) in unnamed {
+            // Who has closed it before is answered that it is not there; so is nobody here.
+            let (reply, _) = oneshot::channel();
+            let command = EngineCommand::CloseSession { owner: self.owner, session, reply };
+            let sent = timeout(CLOSE_PATIENCE, engine.commands.send(command)).await;
+            debug!(uid = self.owner.uid, session = session.0, sent = sent.is_ok(), "session ends");
+        }
+    }
+
     fn send(&self, body: Result<Vec<u8>, serde_json::Error>) {
         let body = body.expect("the protocol's types have text keys and finite numbers");
         let framing = self.framing.get().copied().unwrap_or(Framing::Newline);
@@ -367,7 +416,7 @@ mod tests {
         drop(frame);
         let peer = sending.await.expect("it was sent");
         // Waits for more, as a connection at rest does.
-        let waiting = tokio::time::timeout(Duration::from_millis(1), frames.next());
+        let waiting = timeout(Duration::from_millis(1), frames.next());
         assert!(waiting.await.is_err());
         assert!(frames.buffer.capacity() <= BUFFER_KEPT_BYTES, "{}", frames.buffer.capacity());
         drop(peer);

@@ -11,8 +11,8 @@ use super::methods::{engine_stopped, out_of_range};
 use super::sessions::{act, find_session};
 use super::{shift, text};
 use crate::engine::{
-    AdmitError, CancelFlag, EngineCommand, EngineEvent, GenerateRequest, SamplingParams,
-    SessionAction, TokenLogprob,
+    AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
+    SamplingParams, SessionAction, TokenLogprob,
 };
 use crate::protocol::{
     self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT, Message,
@@ -40,11 +40,15 @@ pub(super) async fn generate(
     cancel: &CancelFlag,
 ) -> Result<protocol::GenerateResult, ErrorObject> {
     let on_context_full = params.on_context_full.unwrap_or_default();
+    let mut model = params.model.clone();
     let (prompt, session, mut request) = read(connection, params, cancel)?;
-    let engine = &connection.shared.engine;
     if let Some(session) = session {
-        request.session = Some(find_session(connection, session).await?);
+        let (found, session) = find_session(connection, session, model.as_deref()).await?;
+        request.session = Some(session);
+        model = Some(found.name.clone());
     }
+    let model = connection.model(id, model.as_deref()).await?;
+    let engine: &EngineHandle = &model;
     let mut shifted = None;
     request.tokens = match (prompt, on_context_full) {
         (Prompt::Text(prompt), _) => text::encode(engine, prompt, true, true).await?,
@@ -54,7 +58,7 @@ pub(super) async fn generate(
         }
         (Prompt::Messages(messages), OnContextFull::Shift) => {
             let context_tokens = match request.session {
-                Some(id) => act(connection, id, SessionAction::Info).await?.context_tokens,
+                Some(id) => act(connection, engine, id, SessionAction::Info).await?.context_tokens,
                 None => engine.model.context_tokens,
             };
             let fitted = shift::fit(engine, messages, context_tokens, request.tokens_max).await?;

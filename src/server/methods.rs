@@ -11,13 +11,14 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::{generate, metrics, sessions, text};
-use crate::engine::{CancelFlag, EngineCommand, EngineStatus};
+use crate::engine::{CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult, LOGPROBS_MAX,
-    Limits, MetricsResult, ModelFacts, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId,
-    STOP_TEXTS_MAX, ServerInfo, SessionCreateParams, SessionForkParams, SessionParams,
-    SessionTruncateParams, StatusResult, TokenizeParams, TokenizeResult, method, nearest,
+    Limits, MetricsResult, ModelFacts, ModelLoadResult, ModelParams, ModelUnloadResult, NoParams,
+    PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo,
+    SessionCreateParams, SessionForkParams, SessionParams, SessionTruncateParams, StatusResult,
+    TokenizeParams, TokenizeResult, method, nearest,
 };
 
 /// A request whose parameters are read.
@@ -37,6 +38,9 @@ pub(super) enum Call {
     Tokenize(TokenizeParams),
     Detokenize(DetokenizeParams),
     ApplyTemplate(ApplyTemplateParams),
+    ModelList,
+    ModelLoad(ModelParams),
+    ModelUnload(ModelParams),
     Status,
     Metrics,
 }
@@ -61,6 +65,9 @@ impl Call {
             method::TOKENIZE => Self::Tokenize(Params::read(params)?),
             method::DETOKENIZE => Self::Detokenize(Params::read(params)?),
             method::APPLY_TEMPLATE => Self::ApplyTemplate(Params::read(params)?),
+            method::MODEL_LIST => NoParams::read(params).map(|_| Self::ModelList)?,
+            method::MODEL_LOAD => Self::ModelLoad(Params::read(params)?),
+            method::MODEL_UNLOAD => Self::ModelUnload(Params::read(params)?),
             method::STATUS => NoParams::read(params).map(|_| Self::Status)?,
             method::METRICS => NoParams::read(params).map(|_| Self::Metrics)?,
             _ => return Err(unknown_method(name)),
@@ -83,6 +90,9 @@ impl Call {
             Self::Tokenize(_) => method::TOKENIZE,
             Self::Detokenize(_) => method::DETOKENIZE,
             Self::ApplyTemplate(_) => method::APPLY_TEMPLATE,
+            Self::ModelList => method::MODEL_LIST,
+            Self::ModelLoad(_) => method::MODEL_LOAD,
+            Self::ModelUnload(_) => method::MODEL_UNLOAD,
             Self::Status => method::STATUS,
             Self::Metrics => method::METRICS,
         }
@@ -101,7 +111,9 @@ impl Call {
     ) -> Reply {
         match self {
             Self::Initialize(params) => serialise(&initialize(connection, params)?),
-            Self::SessionCreate(params) => serialise(&sessions::create(connection, params).await?),
+            Self::SessionCreate(params) => {
+                serialise(&sessions::create(connection, id, params).await?)
+            }
             Self::SessionList => serialise(&sessions::list(connection).await?),
             Self::SessionInfo(params) => serialise(&sessions::info(connection, params).await?),
             Self::SessionFork(params) => serialise(&sessions::fork(connection, params).await?),
@@ -117,9 +129,17 @@ impl Call {
                 serialise(&generate::generate(connection, id, *params, cancel).await?)
             }
             Self::Cancel(_) => unreachable!("answered by the connection, which has the flags"),
-            Self::Tokenize(params) => serialise(&tokenize(connection, params).await?),
-            Self::Detokenize(params) => serialise(&detokenize(connection, params).await?),
-            Self::ApplyTemplate(params) => serialise(&apply_template(connection, params).await?),
+            Self::Tokenize(params) => serialise(&tokenize(connection, id, params).await?),
+            Self::Detokenize(params) => serialise(&detokenize(connection, id, params).await?),
+            Self::ApplyTemplate(params) => {
+                serialise(&apply_template(connection, id, params).await?)
+            }
+            Self::ModelList => serialise(&connection.shared.models.list().await),
+            Self::ModelLoad(params) => serialise(&load_model(connection, id, params).await?),
+            Self::ModelUnload(params) => {
+                let name = connection.shared.models.unload(params.model.as_deref()).await?;
+                serialise(&ModelUnloadResult { name })
+            }
             Self::Status => serialise(&status(connection).await?),
             Self::Metrics => serialise(&metrics(connection).await?),
         }
@@ -154,12 +174,11 @@ pub(super) fn engine_stopped() -> ErrorObject {
 
 /// Asks the engine something that it answers between two steps.
 pub(super) async fn ask<T>(
-    connection: &Connection,
+    engine: &EngineHandle,
     command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand,
 ) -> Result<T, ErrorObject> {
     let (reply, answer) = oneshot::channel();
-    let commands = &connection.shared.engine.commands;
-    commands.send(command(reply)).await.map_err(|_| engine_stopped())?;
+    engine.commands.send(command(reply)).await.map_err(|_| engine_stopped())?;
     answer.await.map_err(|_| engine_stopped())
 }
 
@@ -196,37 +215,52 @@ fn initialize(
     })
 }
 
+async fn load_model(
+    connection: &Connection,
+    id: &RequestId,
+    params: ModelParams,
+) -> Result<ModelLoadResult, ErrorObject> {
+    let model = connection.model(id, params.model.as_deref()).await?;
+    Ok(ModelLoadResult { name: model.name.clone(), facts: ModelFacts::from(&*model.model) })
+}
+
 async fn tokenize(
     connection: &Connection,
+    id: &RequestId,
     params: TokenizeParams,
 ) -> Result<TokenizeResult, ErrorObject> {
-    let TokenizeParams { text, add_special, parse_special } = params;
+    let TokenizeParams { model, text, add_special, parse_special } = params;
     let (add_special, parse_special) =
         (add_special.unwrap_or(false), parse_special.unwrap_or(false));
-    let engine = &connection.shared.engine;
-    let tokens = text::encode(engine, text, add_special, parse_special).await?;
+    let engine = connection.model_of_text(id, model.as_deref()).await?;
+    let tokens = text::encode(&engine, text, add_special, parse_special).await?;
     Ok(TokenizeResult { tokens })
 }
 
 async fn detokenize(
     connection: &Connection,
+    id: &RequestId,
     params: DetokenizeParams,
 ) -> Result<DetokenizeResult, ErrorObject> {
-    let text = text::decode(&connection.shared.engine, params.tokens).await?;
+    let engine = connection.model_of_text(id, params.model.as_deref()).await?;
+    let text = text::decode(&engine, params.tokens).await?;
     Ok(DetokenizeResult { text })
 }
 
 async fn apply_template(
     connection: &Connection,
+    id: &RequestId,
     params: ApplyTemplateParams,
 ) -> Result<ApplyTemplateResult, ErrorObject> {
-    let prompt = text::render(&connection.shared.engine, params.messages).await?;
+    let engine = connection.model_of_text(id, params.model.as_deref()).await?;
+    let prompt = text::render(&engine, params.messages).await?;
     Ok(ApplyTemplateResult { prompt })
 }
 
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
-    let mut status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    let mut status: EngineStatus =
+        ask(&shared.engine, |reply| EngineCommand::Status { reply }).await?;
     let (uid, own) = (connection.owner.uid, rustix::process::geteuid().as_raw());
     if uid != 0 && uid != own {
         status.users.retain(|user| user.uid == uid);
@@ -238,7 +272,11 @@ async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
 
 async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> {
     let shared = &connection.shared;
-    let status: EngineStatus = ask(connection, |reply| EngineCommand::Status { reply }).await?;
+    let mut models = Vec::new();
+    for model in shared.models.known() {
+        let status = ask(&model, |reply| EngineCommand::Status { reply }).await?;
+        models.push((model.name.clone(), status));
+    }
     let connections = shared.connections.load(Ordering::Acquire);
-    Ok(MetricsResult { text: metrics::text(&shared.engine.model.name, status, connections) })
+    Ok(MetricsResult { text: metrics::text(models, connections) })
 }

@@ -12,6 +12,7 @@ mod connection;
 mod generate;
 mod methods;
 mod metrics;
+mod models;
 mod outgoing;
 mod sessions;
 mod shift;
@@ -38,6 +39,7 @@ use crate::engine::{EngineHandle, Owner};
 use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
 
 pub use access::{Access, AccessError, quotas};
+pub use models::{Library, ModelSpec, Models};
 pub use signals::stop_on_signals;
 pub use socket::{BoundSocket, SocketError};
 pub use watchdog::{Notice, watch};
@@ -95,7 +97,9 @@ pub enum ServeEnd {
 /// What all connections share.
 #[derive(Debug)]
 struct Shared {
+    /// The default model's.
     engine: EngineHandle,
+    models: Models,
     options: ServerOptions,
     connections: AtomicU32,
     /// No new requests; running ones are cancelled and answered.
@@ -115,8 +119,15 @@ impl Server {
     /// A server in front of `engine`. Cancelling `stop` ends it.
     #[must_use]
     pub fn new(engine: EngineHandle, options: ServerOptions, stop: CancellationToken) -> Self {
+        Self::with_models(Models::single(engine), options, stop)
+    }
+
+    /// A server in front of several models. Cancelling `stop` ends it.
+    #[must_use]
+    pub fn with_models(models: Models, options: ServerOptions, stop: CancellationToken) -> Self {
         let shared = Arc::new(Shared {
-            engine,
+            engine: models.default_engine(),
+            models,
             options,
             connections: AtomicU32::new(0),
             stopping: stop,
@@ -178,16 +189,18 @@ fn refuse(stream: &UnixStream, error: ErrorObject) {
     }
 }
 
-/// Accepts and serves connections until `stop` is cancelled or the engine is gone, then drains.
+/// Accepts and serves connections until `stop` is cancelled or the default model's engine is gone,
+/// then drains.
 ///
 /// The socket is unlinked, if it is still ours, as soon as no more connections are accepted.
 pub async fn serve(
     socket: BoundSocket,
-    engine: EngineHandle,
+    models: Models,
     options: ServerOptions,
     stop: CancellationToken,
 ) -> ServeEnd {
-    let server = Server::new(engine.clone(), options, stop.clone());
+    let engine = models.default_engine();
+    let server = Server::with_models(models, options, stop.clone());
     let end = tokio::select! {
         biased;
         () = stop.cancelled() => ServeEnd::Stopped,

@@ -6,11 +6,15 @@ use tracing::info;
 
 use super::connection::Connection;
 use super::methods::{ask, out_of_range};
+use super::models::InUse;
 use crate::engine::SessionOptions;
-use crate::engine::{AdmitError, EngineCommand, SessionAction, SessionId, SessionInfo};
+use crate::engine::{
+    AdmitError, EngineCommand, EngineHandle, SessionAction, SessionId, SessionInfo,
+};
 use crate::protocol::{
-    ErrorObject, SessionCloseResult, SessionCreateParams, SessionCreateResult, SessionEntry,
-    SessionForkParams, SessionListResult, SessionParams, SessionRef, SessionTruncateParams,
+    ErrorObject, RequestId, SessionCloseResult, SessionCreateParams, SessionCreateResult,
+    SessionEntry, SessionForkParams, SessionListResult, SessionParams, SessionRef,
+    SessionTruncateParams,
 };
 
 /// Longest name of a session.
@@ -31,17 +35,20 @@ fn check_name(name: Option<&str>) -> Result<(), ErrorObject> {
 
 pub(super) async fn create(
     connection: &Connection,
+    request: &RequestId,
     params: SessionCreateParams,
 ) -> Result<SessionCreateResult, ErrorObject> {
-    let SessionCreateParams { name, context_tokens, priority, ttl } = params;
+    let SessionCreateParams { model, name, context_tokens, priority, ttl } = params;
     check_name(name.as_deref())?;
-    let most = connection.shared.engine.model.context_tokens;
+    let engine = connection.model_of_text(request, model.as_deref()).await?;
+    let most = engine.model.context_tokens;
     if let Some(found) = context_tokens.filter(|found| !(1..=most).contains(found)) {
         return Err(out_of_range("context_tokens", format!("1 to {most}"), found));
     }
     if let Some(found) = ttl.filter(|found| !(1..=TTL_SECONDS_MAX).contains(found)) {
         return Err(out_of_range("ttl", format!("1 to {TTL_SECONDS_MAX} seconds"), found));
     }
+    check_free(connection, &engine, name.as_deref()).await?;
     let options = SessionOptions {
         name,
         context_tokens,
@@ -49,57 +56,99 @@ pub(super) async fn create(
         ttl: ttl.map(Duration::from_secs),
     };
     let owner = connection.owner;
-    let created = ask(connection, |reply| EngineCommand::CreateSession { owner, options, reply });
+    let created = ask(&engine, |reply| EngineCommand::CreateSession { owner, options, reply });
     let session = created.await??;
     info!(uid = owner.uid, session = session.id.0, "session created");
     let SessionInfo { id, name, context_tokens, .. } = session;
+    if name.is_none() {
+        connection.own_session(&engine, id);
+    }
     Ok(SessionCreateResult { session: id.0, name, context_tokens })
 }
 
-async fn sessions(connection: &Connection) -> Result<Vec<SessionInfo>, ErrorObject> {
+/// Refuses a name that a session of another model has: `model` looks at its own.
+async fn check_free(
+    connection: &Connection,
+    model: &InUse,
+    name: Option<&str>,
+) -> Result<(), ErrorObject> {
+    let Some(name) = name else { return Ok(()) };
+    for other in connection.shared.models.known() {
+        let taken = |session: &SessionInfo| session.name.as_deref() == Some(name);
+        if other.name != model.name && sessions(connection, &other).await?.iter().any(taken) {
+            return Err(AdmitError::SessionExists(name.to_owned()).into());
+        }
+    }
+    Ok(())
+}
+
+async fn sessions(
+    connection: &Connection,
+    engine: &EngineHandle,
+) -> Result<Vec<SessionInfo>, ErrorObject> {
     let owner = connection.owner;
-    ask(connection, |reply| EngineCommand::ListSessions { owner, reply }).await
+    ask(engine, |reply| EngineCommand::ListSessions { owner, reply }).await
 }
 
 pub(super) async fn list(connection: &Connection) -> Result<SessionListResult, ErrorObject> {
-    let sessions = sessions(connection).await?.into_iter().map(Into::into).collect();
-    Ok(SessionListResult { sessions })
+    let mut all: Vec<SessionEntry> = Vec::new();
+    for model in connection.shared.models.known() {
+        all.extend(sessions(connection, &model).await?.into_iter().map(SessionEntry::from));
+    }
+    all.sort_by_key(|entry| entry.session);
+    Ok(SessionListResult { sessions: all })
 }
 
-/// The session that a caller means. A number is for the engine to look up.
+/// The session that a caller means, and the model that it is of.
 pub(super) async fn find_session(
     connection: &Connection,
     session: SessionRef,
-) -> Result<SessionId, ErrorObject> {
-    let name = match session {
-        SessionRef::Number(number) => return Ok(SessionId(number)),
-        SessionRef::Name(name) => name,
-    };
-    let sessions = sessions(connection).await?;
-    let found = sessions.into_iter().find(|session| session.name.as_ref() == Some(&name));
-    match found {
-        Some(session) => Ok(session.id),
-        None => Err(AdmitError::UnknownSession(format!("{name:?}")).into()),
+    model: Option<&str>,
+) -> Result<(InUse, SessionId), ErrorObject> {
+    let models = &connection.shared.models;
+    let mut known = models.known();
+    if let Some(name) = model {
+        let named = models.get_text(Some(name), |_| {}).await?;
+        known.retain(|model| model.name == named.name);
     }
+    if let (1, SessionRef::Number(number)) = (known.len(), &session) {
+        // The engine looks it up.
+        return Ok((known.swap_remove(0), SessionId(*number)));
+    }
+    for model in known {
+        let found = sessions(connection, &model).await?.into_iter().find(|found| match &session {
+            SessionRef::Number(number) => found.id.0 == *number,
+            SessionRef::Name(name) => found.name.as_ref() == Some(name),
+        });
+        if let Some(found) = found {
+            return Ok((model, found.id));
+        }
+    }
+    let shown = match session {
+        SessionRef::Number(number) => number.to_string(),
+        SessionRef::Name(name) => format!("{name:?}"),
+    };
+    Err(AdmitError::UnknownSession(shown).into())
 }
 
 /// Has the engine do something with a session.
 pub(super) async fn act(
     connection: &Connection,
+    engine: &EngineHandle,
     session: SessionId,
     action: SessionAction,
 ) -> Result<SessionInfo, ErrorObject> {
     let owner = connection.owner;
     let command = |reply| EngineCommand::OnSession { owner, session, action, reply };
-    Ok(ask(connection, command).await??)
+    Ok(ask(engine, command).await??)
 }
 
 pub(super) async fn info(
     connection: &Connection,
     params: SessionParams,
 ) -> Result<SessionEntry, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
-    Ok(act(connection, session, SessionAction::Info).await?.into())
+    let (model, session) = find_session(connection, params.session, None).await?;
+    Ok(act(connection, &model, session, SessionAction::Info).await?.into())
 }
 
 pub(super) async fn fork(
@@ -108,9 +157,13 @@ pub(super) async fn fork(
 ) -> Result<SessionEntry, ErrorObject> {
     let SessionForkParams { session, name, at } = params;
     check_name(name.as_deref())?;
-    let from = find_session(connection, session).await?;
-    let fork = act(connection, from, SessionAction::Fork { name, at }).await?;
+    let (model, from) = find_session(connection, session, None).await?;
+    check_free(connection, &model, name.as_deref()).await?;
+    let fork = act(connection, &model, from, SessionAction::Fork { name, at }).await?;
     info!(uid = connection.owner.uid, from = from.0, session = fork.id.0, "session forked");
+    if fork.name.is_none() {
+        connection.own_session(&model, fork.id);
+    }
     Ok(fork.into())
 }
 
@@ -118,34 +171,34 @@ pub(super) async fn truncate(
     connection: &Connection,
     params: SessionTruncateParams,
 ) -> Result<SessionEntry, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
+    let (model, session) = find_session(connection, params.session, None).await?;
     let action = SessionAction::Truncate { tokens: params.tokens };
-    Ok(act(connection, session, action).await?.into())
+    Ok(act(connection, &model, session, action).await?.into())
 }
 
 pub(super) async fn save(
     connection: &Connection,
     params: SessionParams,
 ) -> Result<SessionEntry, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
-    Ok(act(connection, session, SessionAction::Save).await?.into())
+    let (model, session) = find_session(connection, params.session, None).await?;
+    Ok(act(connection, &model, session, SessionAction::Save).await?.into())
 }
 
 pub(super) async fn restore(
     connection: &Connection,
     params: SessionParams,
 ) -> Result<SessionEntry, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
-    Ok(act(connection, session, SessionAction::Restore).await?.into())
+    let (model, session) = find_session(connection, params.session, None).await?;
+    Ok(act(connection, &model, session, SessionAction::Restore).await?.into())
 }
 
 pub(super) async fn close(
     connection: &Connection,
     params: SessionParams,
 ) -> Result<SessionCloseResult, ErrorObject> {
-    let session = find_session(connection, params.session).await?;
+    let (model, session) = find_session(connection, params.session, None).await?;
     let owner = connection.owner;
-    ask(connection, |reply| EngineCommand::CloseSession { owner, session, reply }).await??;
+    ask(&model, |reply| EngineCommand::CloseSession { owner, session, reply }).await??;
     info!(uid = owner.uid, session = session.0, "session closed");
     Ok(SessionCloseResult { session: session.0 })
 }

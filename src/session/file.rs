@@ -186,18 +186,27 @@ const PARKED: &str = "parked";
 
 impl SessionFolder {
     /// The sessions' files below a folder of the daemon: those of each model by themselves, so that
-    /// none takes another's place.
+    /// none takes another's place. One file may be served under two names, by two engines.
     #[must_use]
-    pub fn new(state: &Path, made_by: &str) -> Self {
-        let hash = Sha256::digest(made_by.as_bytes());
+    pub fn new(state: &Path, model: &str, made_by: &str) -> Self {
+        let mut hash = Sha256::new();
+        for part in [model, made_by] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let hash = hash.finalize();
         let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { folder: state.join("sessions").join(name) }
     }
 
-    /// The number of the session that a file was made for, by its name.
+    /// The highest number that a saved session of any model of the daemon has; 0 without one.
     #[must_use]
-    pub fn number_of(path: &Path) -> Option<u64> {
-        path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()
+    pub fn highest_number(&self) -> u64 {
+        let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+        let models = self.folder.parent().into_iter().flat_map(entries);
+        let files = models.flat_map(|model| entries(&model.path())).map(|file| file.path());
+        let saved = files.filter(|path| path.extension().is_some_and(|ending| ending == SAVED));
+        saved.filter_map(|path| number_of(&path)).max().unwrap_or(0)
     }
 
     /// Where a session is saved.
@@ -237,6 +246,11 @@ impl SessionFolder {
     }
 }
 
+/// The number of the session that a file was made for, by its name.
+fn number_of(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -261,7 +275,7 @@ mod tests {
     #[test]
     fn a_session_survives_its_file_which_is_its_owners_alone() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = SessionFolder::new(folder.path(), "this");
+        let files = SessionFolder::new(folder.path(), "first", "this");
         let path = files.saved(7, 3);
         saved().write(&path, true).expect("written");
         assert_eq!(Saved::read(&path, "this").expect("whole"), saved());
@@ -272,6 +286,19 @@ mod tests {
         assert!(!path.with_extension("tmp").exists());
         files.forget(7, 3);
         assert_eq!(files.list(), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn models_have_folders_of_their_own_and_numbers_together() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |model, made_by| SessionFolder::new(folder.path(), model, made_by);
+        let first = open("first", "this");
+        assert_eq!(first.highest_number(), 0);
+        saved().write(&first.saved(7, 3), false).expect("written");
+        for other in [open("second", "this"), open("first", "that")] {
+            assert_eq!(other.list(), [] as [PathBuf; 0]);
+            assert_eq!(other.highest_number(), 3);
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod file;
 pub use file::{Header, Saved, SessionFileError, SessionFolder, SpillFile};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::kv_cache::KvLease;
@@ -114,13 +116,20 @@ impl Session {
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: BTreeMap<SessionId, Session>,
-    next: u64,
+    /// The last number given away; engines of one daemon share it.
+    numbers: Arc<AtomicU64>,
 }
 
 impl Sessions {
+    /// No sessions, whose numbers will follow the last of `numbers`.
+    #[must_use]
+    pub fn numbered_by(numbers: Arc<AtomicU64>) -> Self {
+        Self { sessions: BTreeMap::new(), numbers }
+    }
+
     /// Adds a session.
     pub fn insert(&mut self, owner: Owner, traits: Traits) -> SessionId {
-        let id = SessionId(self.next + 1);
+        let id = SessionId(self.numbers.fetch_add(1, Ordering::Relaxed) + 1);
         self.insert_as(id, owner, traits);
         id
     }
@@ -130,7 +139,7 @@ impl Sessions {
     /// # Panics
     /// If there is one of this number: a bug of the caller.
     pub fn insert_as(&mut self, id: SessionId, owner: Owner, traits: Traits) {
-        self.next = self.next.max(id.0);
+        self.reserve(id.0);
         let session = Session {
             owner,
             traits,
@@ -145,8 +154,8 @@ impl Sessions {
     }
 
     /// Gives no new session a number up to this one.
-    pub fn reserve(&mut self, number: u64) {
-        self.next = self.next.max(number);
+    pub fn reserve(&self, number: u64) {
+        self.numbers.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Whether a number is taken, by anybody's session.

@@ -89,27 +89,25 @@ impl Entry {
 }
 
 impl Facts {
-    /// Reads the headers of all files of a model; this checks that they are well formed and that
-    /// all tensor data are there.
-    pub(super) fn read(paths: &[PathBuf]) -> Result<Self, GgufError> {
-        let mut facts = Self::default();
+    /// Reads the headers of a model whose (first) file is at `path`, the other parts beside it;
+    /// this checks that they are well formed and that all tensor data are there.
+    pub(super) fn read(path: &Path) -> Result<Self, GgufError> {
+        let file = GgufFile::open(path)?;
+        let metadata = file.metadata();
+        let architecture = metadata.opt_str("general.architecture")?.unwrap_or_default();
+        let key = format!("{architecture}.context_length");
+        let mut facts = Self {
+            architecture: architecture.to_owned(),
+            context_tokens: metadata.opt_u32(&key)?.unwrap_or(0).into(),
+            ..Self::default()
+        };
         let mut by_type: Vec<(&str, u64)> = Vec::new();
-        for (index, path) in paths.iter().enumerate() {
-            let file = GgufFile::open(path)?;
-            if index == 0 {
-                let metadata = file.metadata();
-                let architecture = metadata.opt_str("general.architecture")?;
-                facts.architecture = architecture.unwrap_or_default().to_owned();
-                let key = format!("{}.context_length", facts.architecture);
-                facts.context_tokens = metadata.opt_u32(&key)?.unwrap_or(0).into();
-            }
-            for tensor in file.tensors() {
-                facts.parameters += tensor.dims.iter().product::<u64>();
-                let name = tensor.dtype.name();
-                match by_type.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, bytes)) => *bytes += tensor.bytes,
-                    None => by_type.push((name, tensor.bytes)),
-                }
+        for tensor in file.tensors() {
+            facts.parameters += tensor.dims.iter().product::<u64>();
+            let name = tensor.dtype.name();
+            match by_type.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, bytes)) => *bytes += tensor.bytes,
+                None => by_type.push((name, tensor.bytes)),
             }
         }
         let most = by_type.iter().max_by_key(|(_, bytes)| *bytes);

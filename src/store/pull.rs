@@ -245,7 +245,7 @@ fn link(
     options: &PullOptions,
     report: Report<'_>,
 ) -> Result<(), StoreError> {
-    entry.facts = facts(&paths, &entry.source)?;
+    entry.facts = facts(&paths[0], &entry.source)?;
     for (at, path) in paths.iter().enumerate() {
         let name = file_name(path);
         report(PullProgress::File { name: &name, index: at + 1, count: paths.len() });
@@ -308,9 +308,8 @@ fn fill(
             }
         }
     }
-    let paths: Vec<PathBuf> =
-        entry.files.iter().map(|file| store.partial().join(&file.path)).collect();
-    entry.facts = facts(&paths, &entry.source).inspect_err(|_| {
+    let first = store.partial().join(&entry.files[0].path);
+    entry.facts = facts(&first, &entry.source).inspect_err(|_| {
         let _ = fs::remove_dir_all(&folder);
     })?;
     settle(store, &folder, &entry.name)
@@ -374,10 +373,10 @@ fn read_through(
     }
 }
 
-fn facts(paths: &[PathBuf], from: &str) -> Result<Facts, StoreError> {
+fn facts(path: &Path, from: &str) -> Result<Facts, StoreError> {
     let refused =
         |source| StoreError::NotAModel { from: from.to_owned(), source: Box::new(source) };
-    Facts::read(paths).map_err(refused)
+    Facts::read(path).map_err(refused)
 }
 
 fn last_part(path: &str) -> &str {

@@ -47,6 +47,25 @@ impl Engine {
         Self { handle, thread }
     }
 
+    /// One that can put its model on a device again.
+    pub fn start_to_reload(options: &EngineOptions) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let [model, _] = tiny::write(folder.path());
+        let open = || Ok(Box::new(ReferenceExecutor::new()) as Box<dyn Executor>);
+        let opened = engine::open_with(Box::new(open), &model, options, &mut |_, _| {}).unwrap();
+        let (handle, thread) = engine::start(opened, options).unwrap();
+        Self { handle, thread }
+    }
+
+    /// Whether the model is off the device now.
+    pub fn unload(&self) -> bool {
+        self.ask(|reply| EngineCommand::Unload { reply })
+    }
+
+    pub fn load(&self) {
+        self.ask(|reply| EngineCommand::Load { reply }).expect("it was loaded before");
+    }
+
     /// Ends the engine; it must not have failed.
     pub fn stop(self) {
         self.handle.commands.blocking_send(EngineCommand::Shutdown).unwrap();

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hob::chat::ChatTemplate;
@@ -48,6 +49,11 @@ pub struct Mock {
 impl Mock {
     /// Must be called inside a runtime.
     pub fn start() -> Self {
+        Self::named("mock", Arc::default())
+    }
+
+    /// One of several, which number their sessions together.
+    pub fn named(name: &str, numbers: Arc<AtomicU64>) -> Self {
         let (commands, receiver) = mpsc::channel(256);
         let (arrived_tx, arrived) = mpsc::unbounded_channel();
         let (cancelled_tx, cancelled) = mpsc::unbounded_channel();
@@ -57,8 +63,9 @@ impl Mock {
             tokenizer: Arc::new(tokenizer()),
             chat: Some(Arc::new(ChatTemplate::new(template, "<s>", "</s>").unwrap())),
             heartbeat: Heartbeat::default(),
+            on_device: Arc::new(AtomicBool::new(true)),
             model: Arc::new(ModelInfo {
-                name: "mock".to_owned(),
+                name: name.to_owned(),
                 architecture: "llama".to_owned(),
                 context_tokens: 2048,
                 vocab_size: 260,
@@ -66,7 +73,13 @@ impl Mock {
                 ..ModelInfo::default()
             }),
         };
-        let script = Script { arrived: arrived_tx, cancelled: cancelled_tx, sessions: Vec::new() };
+        let script = Script {
+            arrived: arrived_tx,
+            cancelled: cancelled_tx,
+            on_device: Arc::clone(&handle.on_device),
+            sessions: Vec::new(),
+            numbers,
+        };
         tokio::spawn(script.run(receiver));
         Self { handle, arrived, cancelled }
     }
@@ -94,7 +107,10 @@ fn tokenizer() -> Tokenizer {
 struct Script {
     arrived: mpsc::UnboundedSender<GenerateRequest>,
     cancelled: mpsc::UnboundedSender<()>,
+    on_device: Arc<AtomicBool>,
     sessions: Vec<(Owner, SessionInfo)>,
+    /// Sessions of all engines so far.
+    numbers: Arc<AtomicU64>,
 }
 
 impl Script {
@@ -109,6 +125,14 @@ impl Script {
                     let _ = reply.send(self.act(owner, session, action));
                 }
                 EngineCommand::Tick => {}
+                EngineCommand::Unload { reply } => {
+                    self.on_device.store(false, Ordering::Release);
+                    let _ = reply.send(true);
+                }
+                EngineCommand::Load { reply } => {
+                    self.on_device.store(true, Ordering::Release);
+                    let _ = reply.send(Ok(()));
+                }
                 EngineCommand::ListSessions { owner, reply } => {
                     let of_owner = self.sessions.iter().filter(|(other, _)| *other == owner);
                     let _ = reply.send(of_owner.map(|(_, session)| session.clone()).collect());
@@ -149,7 +173,7 @@ impl Script {
             return Err(AdmitError::SessionExists(name.unwrap()));
         }
         let session = SessionInfo {
-            id: SessionId(self.sessions.len() as u64 + 1),
+            id: SessionId(self.numbers.fetch_add(1, Ordering::Relaxed) + 1),
             name,
             context_tokens: context_tokens.unwrap_or(2048),
             tokens: 0,

@@ -22,13 +22,13 @@ use commands::{COMMANDS_HELP, Command};
 use input::{Input, Line};
 
 pub(crate) fn run(global: &GlobalOptions, options: &ChatOptions) -> Result<u8, CliError> {
-    let Connection { mut client, daemon, .. } =
+    let Connection { mut client, daemon, model, .. } =
         daemon::connect_or_start(global, options.model.as_deref())?;
     if !daemon.model.has_chat_template {
         return Err(CliError::CannotChat { model: daemon.model.name });
     }
-    let created: SessionCreateResult =
-        client.call(method::SESSION_CREATE, &SessionCreateParams::default())?;
+    let params = SessionCreateParams { model, ..SessionCreateParams::default() };
+    let created: SessionCreateResult = client.call(method::SESSION_CREATE, &params)?;
     let mut chat = Chat {
         client,
         session: SessionRef::Number(created.session),

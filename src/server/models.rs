@@ -1,0 +1,436 @@
+//! The models of a daemon: which there are, which are on the device, and who makes room for whom.
+//!
+//! Each model has an engine of its own, started when the model is first wanted. One that is
+//! unloaded keeps its thread, its tokenizer and its sessions, and gives up the device. Loads happen
+//! one after the other; who wants what is loaded already does not wait for them.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+use super::methods::{ask, engine_stopped};
+use crate::engine::{EngineCommand, EngineHandle, EngineThread, LoadFailure};
+use crate::protocol::{
+    ErrorCode, ErrorObject, ModelEntry, ModelFacts, ModelListResult, ModelState, nearest,
+};
+
+/// Beside its weights a model takes this share of them, for its cache and its scratch memory.
+const OVERHEAD_SHARE: u64 = 8;
+
+/// A model that there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelSpec {
+    /// Its name.
+    pub name: String,
+    /// What else it is called.
+    pub aliases: Vec<String>,
+    /// It makes room for nobody.
+    pub pinned: bool,
+    /// Size of its files; 0 where that is not known.
+    pub bytes: u64,
+}
+
+impl ModelSpec {
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// Where models come from. Calls may block.
+pub trait Library: Debug + Send + Sync + 'static {
+    /// The models there are now.
+    fn models(&self) -> Vec<ModelSpec>;
+
+    /// Loads a model and starts its engine.
+    ///
+    /// # Errors
+    /// The file or the device is at fault.
+    fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure>;
+}
+
+/// A daemon's models; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Models(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    default: String,
+    /// `None`: there is the default alone.
+    library: Option<Arc<dyn Library>>,
+    loaded_max: usize,
+    slots: Mutex<BTreeMap<String, Slot>>,
+    /// The model that is being loaded.
+    loading: Mutex<Option<String>>,
+    /// Held by who changes what is on the device.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// A model with an engine.
+#[derive(Debug)]
+struct Slot {
+    spec: ModelSpec,
+    engine: EngineHandle,
+    /// `None` for the default, whose thread is its starter's to join.
+    thread: Option<EngineThread>,
+    last_used: Instant,
+    /// One more than there are requests that use it.
+    users: Arc<()>,
+}
+
+/// A model that stays loaded while this lives.
+#[derive(Clone, Debug)]
+pub(super) struct InUse {
+    pub(super) name: String,
+    engine: EngineHandle,
+    _user: Arc<()>,
+}
+
+impl Deref for InUse {
+    type Target = EngineHandle;
+
+    fn deref(&self) -> &EngineHandle {
+        &self.engine
+    }
+}
+
+impl Models {
+    /// One model, which is loaded.
+    #[must_use]
+    pub fn single(engine: EngineHandle) -> Self {
+        let spec = ModelSpec { name: engine.model.name.clone(), ..ModelSpec::default() };
+        Self::with(spec, engine, None, 1)
+    }
+
+    /// `default`, which is loaded, and those of `library`, of which `loaded_max` may be loaded at
+    /// once.
+    #[must_use]
+    pub fn new(
+        default: ModelSpec,
+        engine: EngineHandle,
+        library: Arc<dyn Library>,
+        loaded_max: usize,
+    ) -> Self {
+        Self::with(default, engine, Some(library), loaded_max)
+    }
+
+    fn with(
+        spec: ModelSpec,
+        engine: EngineHandle,
+        library: Option<Arc<dyn Library>>,
+        loaded_max: usize,
+    ) -> Self {
+        let default = spec.name.clone();
+        let slot = Slot::new(spec, engine, None);
+        Self(Arc::new(Inner {
+            slots: Mutex::new(BTreeMap::from([(default.clone(), slot)])),
+            default,
+            library,
+            loaded_max,
+            loading: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// The default's engine, whether it is loaded or not.
+    pub(super) fn default_engine(&self) -> EngineHandle {
+        let slots = self.slots();
+        slots.get(&self.0.default).expect("the default is never taken out").engine.clone()
+    }
+
+    /// Loads what is pinned, or warns that it cannot be loaded.
+    pub async fn load_pinned(&self) {
+        let pinned = self.specs().await.into_iter().filter(|spec| spec.pinned);
+        for spec in pinned {
+            if let Err(error) = self.get(Some(&spec.name), |_| {}).await {
+                warn!(model = spec.name, %error, "a pinned model is not loaded");
+            }
+        }
+    }
+
+    /// The model of this name, or the default, on the device. `waiting` is told of a load.
+    pub(super) async fn get(
+        &self,
+        name: Option<&str>,
+        waiting: impl FnOnce(&str),
+    ) -> Result<InUse, ErrorObject> {
+        let spec = self.resolve(name).await?;
+        if let Some(model) = self.use_loaded(&spec.name) {
+            return Ok(model);
+        }
+        waiting(&spec.name);
+        let _changing = self.0.changing.lock().await;
+        if let Some(model) = self.use_loaded(&spec.name) {
+            return Ok(model);
+        }
+        *lock(&self.0.loading) = Some(spec.name.clone());
+        let loaded = self.load(&spec).await;
+        *lock(&self.0.loading) = None;
+        loaded
+    }
+
+    /// The model of this name, or the default, with its tokenizer: on the device or not.
+    pub(super) async fn get_text(
+        &self,
+        name: Option<&str>,
+        waiting: impl FnOnce(&str),
+    ) -> Result<InUse, ErrorObject> {
+        let spec = self.resolve(name).await?;
+        let known = self.slots().get(&spec.name).map(Slot::in_use);
+        match known {
+            Some(model) => Ok(model),
+            None => self.get(Some(&spec.name), waiting).await,
+        }
+    }
+
+    /// All models that have an engine, the default first: those that may have sessions.
+    pub(super) fn known(&self) -> Vec<InUse> {
+        let mut known: Vec<InUse> = self.slots().values().map(Slot::in_use).collect();
+        known.sort_by_key(|model| model.name != self.0.default);
+        known
+    }
+
+    pub(super) async fn list(&self) -> ModelListResult {
+        let loading = lock(&self.0.loading).clone();
+        let specs = self.specs().await;
+        let slots = self.slots();
+        let entry = |spec: ModelSpec| {
+            let slot = slots.get(&spec.name);
+            let state = match slot {
+                _ if loading.as_ref() == Some(&spec.name) => ModelState::Loading,
+                Some(slot) if slot.is_on_device() => ModelState::Loaded,
+                _ => ModelState::Unloaded,
+            };
+            ModelEntry {
+                default: spec.name == self.0.default,
+                pinned: spec.pinned,
+                state,
+                idle_seconds: slot.map(|slot| slot.last_used.elapsed().as_secs()),
+                facts: slot.map(|slot| ModelFacts::from(&*slot.engine.model)),
+                name: spec.name,
+                aliases: spec.aliases,
+            }
+        };
+        let mut models: Vec<ModelEntry> = specs.into_iter().map(entry).collect();
+        models.sort_by_key(|model| !model.default);
+        let loaded_max = u32::try_from(self.0.loaded_max).unwrap_or(u32::MAX);
+        ModelListResult { models, loaded_max }
+    }
+
+    /// Takes a model off the device; its name.
+    pub(super) async fn unload(&self, name: Option<&str>) -> Result<String, ErrorObject> {
+        let spec = self.resolve(name).await?;
+        let _changing = self.0.changing.lock().await;
+        match self.take_off(&spec.name).await {
+            true => Ok(spec.name),
+            false => {
+                let message = format!("the model {:?} is in use", spec.name);
+                Err(ErrorObject::new(ErrorCode::MODEL_BUSY, message))
+            }
+        }
+    }
+
+    /// Ends all engines but the default's, and waits for them.
+    pub async fn shut_down(&self) {
+        let ending: Vec<_> = {
+            let mut slots = self.slots();
+            let taken = slots.values_mut().filter_map(|slot| {
+                let thread = slot.thread.take()?;
+                Some((slot.engine.clone(), thread))
+            });
+            taken.collect()
+        };
+        for (engine, thread) in ending {
+            let _ = engine.commands.send(EngineCommand::Shutdown).await; // it may be gone
+            drop(engine);
+            if !matches!(spawn_blocking(move || thread.join()).await, Ok(Ok(Ok(())))) {
+                warn!("an engine ended with an error while the daemon was stopping");
+            }
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
+        lock(&self.0.slots)
+    }
+
+    /// All models: those that have an engine, and those of the library.
+    async fn specs(&self) -> Vec<ModelSpec> {
+        let mut specs: Vec<ModelSpec> =
+            self.slots().values().map(|slot| slot.spec.clone()).collect();
+        if let Some(library) = self.0.library.clone() {
+            // It may look at the disk.
+            let more = spawn_blocking(move || library.models()).await.unwrap_or_default();
+            for spec in more {
+                if !specs.iter().any(|known| known.name == spec.name) {
+                    specs.push(spec);
+                }
+            }
+        }
+        specs
+    }
+
+    async fn resolve(&self, name: Option<&str>) -> Result<ModelSpec, ErrorObject> {
+        let name = name.unwrap_or(&self.0.default);
+        let known = self
+            .slots()
+            .values()
+            .find(|slot| slot.spec.is_called(name))
+            .map(|slot| slot.spec.clone());
+        if let Some(spec) = known {
+            return Ok(spec);
+        }
+        let specs = self.specs().await;
+        if let Some(spec) = specs.iter().find(|spec| spec.is_called(name)) {
+            return Ok(spec.clone());
+        }
+        const SHOWN_CHARS_MAX: usize = 100;
+        let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
+        let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        let hint = nearest(name, names.iter().copied());
+        let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+        let message = format!("no model {shown:?}; there are {}{hint}", names.join(", "));
+        let error = ErrorObject::new(ErrorCode::UNKNOWN_MODEL, message);
+        Err(error.with_data(json!({"models": names})))
+    }
+
+    fn use_loaded(&self, name: &str) -> Option<InUse> {
+        let mut slots = self.slots();
+        if name != self.0.default && slots.get(name).is_some_and(|s| s.engine.commands.is_closed())
+        {
+            // Its device failed for good. The next load starts another engine.
+            slots.remove(name);
+        }
+        let slot = slots.get_mut(name).filter(|slot| slot.is_on_device())?;
+        slot.last_used = Instant::now();
+        Some(slot.in_use())
+    }
+
+    /// Puts a model on the device, at the cost of others.
+    async fn load(&self, spec: &ModelSpec) -> Result<InUse, ErrorObject> {
+        self.make_room(spec).await?;
+        loop {
+            let started = Instant::now();
+            let failure = match self.try_to_load(spec).await? {
+                Ok(()) => {
+                    let seconds = started.elapsed().as_secs_f64();
+                    info!(model = spec.name, seconds, "model loaded on demand");
+                    return self.use_loaded(&spec.name).ok_or_else(engine_stopped);
+                }
+                Err(failure) => failure,
+            };
+            if !failure.no_room || !self.evict(&spec.name).await {
+                let message = format!("the model {:?} cannot be loaded: {failure}", spec.name);
+                return Err(ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message));
+            }
+        }
+    }
+
+    async fn try_to_load(&self, spec: &ModelSpec) -> Result<Result<(), LoadFailure>, ErrorObject> {
+        let known = self.slots().get(&spec.name).map(|slot| slot.engine.clone());
+        if let Some(engine) = known {
+            return ask(&engine, |reply| EngineCommand::Load { reply }).await;
+        }
+        let library = self.0.library.clone().ok_or_else(engine_stopped)?;
+        let wanted = spec.clone();
+        let started = spawn_blocking(move || library.start(&wanted)).await;
+        let started = started.map_err(|_| {
+            ErrorObject::new(ErrorCode::INTERNAL, "the daemon failed; its log says more")
+        })?;
+        Ok(started.map(|(engine, thread)| {
+            let slot = Slot::new(spec.clone(), engine, Some(thread));
+            self.slots().insert(spec.name.clone(), slot);
+        }))
+    }
+
+    /// Unloads others until there are few enough, and until the device has room by its own account.
+    async fn make_room(&self, spec: &ModelSpec) -> Result<(), ErrorObject> {
+        while self.loaded_count() >= self.0.loaded_max {
+            if !self.evict(&spec.name).await {
+                let message = format!(
+                    "there is no room for the model {:?}: {} are loaded, the most there may be, and \
+                     all of them are in use or pinned",
+                    spec.name, self.0.loaded_max
+                );
+                return Err(ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message));
+            }
+        }
+        let wanted = spec.bytes.saturating_add(spec.bytes / OVERHEAD_SHARE);
+        while self.free_bytes().await.is_some_and(|free| free < wanted) {
+            if !self.evict(&spec.name).await {
+                break; // the load will tell whether it is true
+            }
+        }
+        Ok(())
+    }
+
+    fn loaded_count(&self) -> usize {
+        self.slots().values().filter(|slot| slot.is_on_device()).count()
+    }
+
+    /// Free memory of the device, as a loaded model's engine sees it.
+    async fn free_bytes(&self) -> Option<u64> {
+        let engine = self.slots().values().find(|slot| slot.is_on_device())?.engine.clone();
+        let status = ask(&engine, |reply| EngineCommand::Status { reply }).await.ok()?;
+        Some(status.device_budget_bytes.saturating_sub(status.device_bytes))
+    }
+
+    /// Unloads the model that was used longest ago, of those that nobody uses; whether one went.
+    async fn evict(&self, except: &str) -> bool {
+        let mut idle: Vec<(Instant, String)> = self
+            .slots()
+            .values()
+            .filter(|slot| slot.is_on_device() && !slot.spec.pinned && slot.spec.name != except)
+            .filter(|slot| Arc::strong_count(&slot.users) == 1)
+            .map(|slot| (slot.last_used, slot.spec.name.clone()))
+            .collect();
+        idle.sort();
+        for (_, name) in idle {
+            if self.take_off(&name).await {
+                info!(model = name, "unloaded to make room");
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Has a model's engine give up the device; whether it is off now.
+    async fn take_off(&self, name: &str) -> bool {
+        let engine = match self.slots().get(name) {
+            None => return true,
+            Some(slot) if !slot.is_on_device() => return true,
+            Some(slot) if Arc::strong_count(&slot.users) > 1 => return false,
+            Some(slot) => slot.engine.clone(),
+        };
+        let (reply, answer) = oneshot::channel();
+        let sent = engine.commands.send(EngineCommand::Unload { reply }).await;
+        sent.is_ok() && answer.await.unwrap_or(false)
+    }
+}
+
+impl Slot {
+    fn new(spec: ModelSpec, engine: EngineHandle, thread: Option<EngineThread>) -> Self {
+        let (last_used, users) = (Instant::now(), Arc::default());
+        Self { spec, engine, thread, last_used, users }
+    }
+
+    /// Its engine may have taken it off by itself.
+    fn is_on_device(&self) -> bool {
+        self.engine.on_device.load(Ordering::Acquire)
+    }
+
+    fn in_use(&self) -> InUse {
+        let (name, engine) = (self.spec.name.clone(), self.engine.clone());
+        InUse { name, engine, _user: Arc::clone(&self.users) }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
