@@ -41,7 +41,11 @@ layout(push_constant) uniform Params {
     uint y_stride;  // in vec4
     float factor;
 };
+#ifdef SLICED
+#include "sliced.glsl"
+#else
 layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
+#endif
 layout(std430, binding = 1) readonly buffer Words { uint words[]; };
 layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
 layout(std430, binding = 3) buffer Y { vec4 y[]; };
@@ -49,23 +53,18 @@ layout(std430, binding = 3) buffer Y { vec4 y[]; };
 void store(uint at, vec4 value) { y[at] = COLUMN > 0 ? y[at] + value : value; }
 
 #ifdef SLICED
-#define quads_at(i) quads[i]
-#define words_at(i) words[i]
-#include "sliced.glsl"
-const uint TILE_GROUPS = 4;
-
 // Writes a block of row `row`.
 void write_block(uint row, uint block_index, uint y_at) {
     const uint lane = row % 8;
     const uint group = row / 8;
     const Slice slice = slice_of(lane);
-    const uint at = (group / TILE_GROUPS * units + block_index / BLOCKS_PER_UNIT) * TILE_GROUPS;
-    const uint unit = (at + group % TILE_GROUPS) * UNIT_QUADS;
+    const uint in_tile = group % 4;
+    const uint tile = group / 4 * units + block_index / BLOCKS_PER_UNIT;
     const uint sub = block_index % BLOCKS_PER_UNIT;
-    const vec2 head = unit_head(slice, unit);
+    const vec2 head = unit_head(slice, tile, in_tile);
     [[unroll]] for (int i = 0; i < 8; i++) {
-        const vec2 scale = block_scale(slice, head, unit, sub, i * SCALES / 8);
-        store(y_at + i, factor * (weights_at(slice, unit, sub, i) * scale.x + scale.y));
+        const vec2 scale = block_scale(slice, head, tile, in_tile, sub, i * SCALES / 8);
+        store(y_at + i, factor * (weights_at(slice, tile, in_tile, sub, i) * scale.x + scale.y));
     }
 }
 #else

@@ -46,7 +46,7 @@ layout(push_constant) uniform Params {
     uint rows;     // rows of y to write
     uint groups;   // groups of LANES rows; fill up the last tile
     uint tokens;   // rows of x
-    uint x_stride; // in vec4
+    uint x_stride; // in vec4; a multiple of 8
     uint y_stride; // in floats
     uint y_offset; // in floats
     uint blocks;   // blocks of 32 in a row of W
@@ -59,23 +59,17 @@ layout(std430, binding = 2) readonly buffer Gain { vec4 bound_gain[]; };
 layout(std430, binding = 3) buffer Y { float y[]; };
 layout(std430, binding = 4) readonly buffer Bias { float bias[]; };
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer QuadPlane {
-    uvec4 at[];
+struct Row {
+    vec4 at[8];
 };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordPlane {
-    uint at[];
-};
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { vec4 at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { Row at[]; };
 
 #define ROWS_Y 1
 #define LANE_SLOTS 1
 #include "lanes.glsl"
 #include "activation.glsl"
 
-// Drivers load push constants where they are named, and check each: hoisted by hand.
-uvec2 quad_base;
-#define quads_at(i) QuadPlane(quad_base).at[i]
-#define words_at(i) WordPlane(quad_base).at[i]
+#define TILES_BY_ADDRESS
 #include "sliced.glsl"
 
 // From here on lanes load x together and hand it round; fewer columns load it themselves.
@@ -93,35 +87,39 @@ void main() {
     const uint lane = gl_LocalInvocationID.x;
     const uint token_first = gl_WorkGroupID.x * TOKENS;
     const uint tile = gl_WorkGroupID.y;
-    quad_base = quad_address;
+    // Drivers load push constants where they are named, and check each: hoisted by hand.
+    tile_base = quad_address;
     const uvec2 x_base = x_address;
     const uvec2 gain_base = gain_address;
     const uint block_count = blocks;
     const uint unit_count = units;
-    const Slice slice = slice_of(lane);
+    const Slice slice = slice_of(gl_SubgroupInvocationID);
 
     uint x_at[TOKENS];
     float squares[TOKENS];
     float sums[R][TOKENS];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        x_at[t] = min(token_first + t, tokens - 1) * x_stride;
+        x_at[t] = min(token_first + t, tokens - 1) * (x_stride / 8);
         squares[t] = 0.0;
         [[unroll]] for (uint r = 0; r < R; r++) {
             sums[r][t] = 0.0;
         }
     }
 
-    for (uint unit = 0; unit < unit_count; unit++) {
-        uint unit_at[R];
+    // Both loops end behind their bodies: software drivers go on to the end of a body that a loop
+    // is left in the middle of, and loads of one address by all lanes happen there.
+    uint unit = 0;
+    do {
+        const uint tile_index = tile * unit_count + unit;
         vec2 head[R];
-        [[unroll]] for (uint r = 0; r < R; r++) {
-            unit_at[r] = ((tile * unit_count + unit) * R + r) * UNIT_QUADS;
-            if (SUPERBLOCK) {
-                head[r] = unit_head(slice, unit_at[r]);
+        if (SUPERBLOCK) {
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                head[r] = unit_head(slice, tile_index, r);
             }
         }
-        for (uint sub = 0; sub < BLOCKS_PER_UNIT; sub++) {
-            const uint block_at = (unit * BLOCKS_PER_UNIT + sub) * 8;
+        uint sub = 0;
+        do {
+            const uint block_at = unit * BLOCKS_PER_UNIT + sub;
             vec4 wide[TOKENS];
             float x_sum[TOKENS][SCALES];
             float products[R][TOKENS][SCALES];
@@ -129,10 +127,10 @@ void main() {
             float square_parts[TOKENS][8];
             if (WIDE) {
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                    vec4 v = Rows(x_base).at[x_at[t] + block_at + lane];
+                    vec4 v = Rows(x_base).at[x_at[t] + block_at].at[lane];
                     if (NORM == 1) {
                         squares[t] += lanes_sum(squares_of(v), 8);
-                        v *= Rows(gain_base).at[block_at + lane];
+                        v *= Rows(gain_base).at[block_at].at[lane];
                     }
                     wide[t] = v;
                     const float part = lanes_sum((v.x + v.y) + (v.z + v.w), SCALES == 2 ? 4 : 8);
@@ -146,18 +144,18 @@ void main() {
                 const bool first = at * SCALES % 8 == 0;
                 vec4 u[R];
                 [[unroll]] for (uint r = 0; r < R; r++) {
-                    u[r] = weights_at(slice, unit_at[r], sub, at);
+                    u[r] = weights_at(slice, tile_index, r, sub, at);
                 }
                 vec4 gain = vec4(1.0);
                 if (NORM == 1 && !WIDE) {
-                    gain = Rows(gain_base).at[block_at + at];
+                    gain = Rows(gain_base).at[block_at].at[at];
                 }
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                     vec4 v;
                     if (WIDE) {
                         v = subgroupBroadcast(wide[t], at);
                     } else {
-                        v = Rows(x_base).at[x_at[t] + block_at + at];
+                        v = Rows(x_base).at[x_at[t] + block_at].at[at];
                         if (NORM == 1) {
                             square_parts[t][at] = squares_of(v);
                             v *= gain;
@@ -188,17 +186,17 @@ void main() {
             }
             [[unroll]] for (uint r = 0; r < R; r++) {
                 if (!SUPERBLOCK) {
-                    head[r] = unit_head(slice, unit_at[r]);
+                    head[r] = unit_head(slice, tile_index, r);
                 }
                 [[unroll]] for (int p = 0; p < SCALES; p++) {
-                    const vec2 scale = block_scale(slice, head[r], unit_at[r], sub, p);
+                    const vec2 scale = block_scale(slice, head[r], tile_index, r, sub, p);
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                         sums[r][t] += scale.x * products[r][t][p] + scale.y * x_sum[t][p];
                     }
                 }
             }
-        }
-    }
+        } while (++sub < BLOCKS_PER_UNIT);
+    } while (++unit < unit_count);
 
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         if (token_first + t >= tokens) {

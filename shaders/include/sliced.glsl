@@ -6,8 +6,8 @@
 // of such a word is stored flipped, so that the lane that owns it sees a signed number: conversion
 // from signed integers is the fast one.
 //
-// The including shader defines LANES = 8, `quads_at(i)` and `words_at(i)`: quad and word i of the
-// matrix.
+// The matrix is the array of tiles of binding 0 or, where the including shader defines
+// TILES_BY_ADDRESS, that at `tile_base`. LANES is 8.
 
 #define Q8_0 0
 #define Q4_0 1
@@ -18,43 +18,63 @@
 #define Q5_K 6
 #define Q6_K 7
 
-#if FORMAT == Q4_0
-#define UNIT_QUADS 9
-#define BITS_QUAD 1
-#elif FORMAT == Q4_1
-#define UNIT_QUADS 10
-#define BITS_QUAD 2
-#elif FORMAT == Q5_0
-#define UNIT_QUADS 11
-#define HIGH_QUAD 1
-#define BITS_QUAD 3
-#elif FORMAT == Q5_1
-#define UNIT_QUADS 12
-#define HIGH_QUAD 2
-#define BITS_QUAD 4
-#elif FORMAT == Q8_0
-#define UNIT_QUADS 17
-#define BITS_QUAD 1
-#elif FORMAT == Q4_K
-#define UNIT_QUADS 72
-#define BITS_QUAD 8
-#elif FORMAT == Q5_K
-#define UNIT_QUADS 88
-#define HIGH_QUAD 8
-#define BITS_QUAD 24
-#elif FORMAT == Q6_K
-#define UNIT_QUADS 105
-#define HIGH_QUAD 9
-#define BITS_QUAD 41
-#else
+#if FORMAT != Q8_0 && FORMAT != Q4_0 && FORMAT != Q4_1 && FORMAT != Q5_0 && FORMAT != Q5_1 \
+    && FORMAT != Q4_K && FORMAT != Q5_K && FORMAT != Q6_K
 #error "unknown FORMAT"
 #endif
 
-#define SUPERBLOCK (FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K)
-#define BLOCKS_PER_UNIT (SUPERBLOCK ? 8 : 1)
+#define SUPERBLOCK (BLOCKS_PER_UNIT > 1)
+#if FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K
+#define BLOCKS_PER_UNIT 8
+#else
+#define BLOCKS_PER_UNIT 1
+#endif
+// Two halves for each row, or one.
+#if FORMAT == Q4_1 || FORMAT == Q5_1 || FORMAT == Q4_K || FORMAT == Q5_K
+#define HEAD_QUADS 2
+#else
+#define HEAD_QUADS 1
+#endif
 // Q6_K has a scale for every 16 weights, the others for every 32.
 #define SCALES (FORMAT == Q6_K ? 2 : 1)
 #define SHIFTED (FORMAT == Q5_0 || FORMAT == Q5_1 || FORMAT == Q5_K || FORMAT == Q6_K)
+
+// The units of a tile's groups, part by part as src/tensor/sliced.rs lists them. Loads name members
+// by constants wherever they can: a constant offset is part of a load's instruction, where a
+// computed index costs three of its own.
+const uint GROUPS = 4;
+
+struct Blocks {
+#if FORMAT == Q4_K || FORMAT == Q5_K
+    uint scales[GROUPS][3];
+#elif FORMAT == Q6_K
+    uvec4 scales[GROUPS];
+#endif
+#if FORMAT == Q5_0 || FORMAT == Q5_1 || FORMAT == Q5_K
+    uint high[GROUPS][8];
+#elif FORMAT == Q6_K
+    uvec2 high[GROUPS][8];
+#endif
+#if FORMAT == Q8_0
+    uvec4 bits[GROUPS][16];
+#else
+    uvec4 bits[GROUPS][8];
+#endif
+};
+
+struct Tile {
+    uvec4 head[GROUPS][HEAD_QUADS];
+    Blocks blocks[BLOCKS_PER_UNIT];
+};
+
+#ifdef TILES_BY_ADDRESS
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Tiles { Tile at[]; };
+uvec2 tile_base;
+#define tile_at(i) Tiles(tile_base).at[i]
+#else
+layout(std430, binding = 0) readonly buffer Tiles { Tile tiles[]; };
+#define tile_at(i) tiles[i]
+#endif
 
 // What a lane knows of its place: computed once.
 struct Slice {
@@ -90,46 +110,45 @@ Slice slice_of(uint lane) {
 }
 
 // The lane's word of eight.
-uint word_of_eight(Slice s, uint quad) {
-    const uvec4 a = quads_at(quad);
-    const uvec4 b = quads_at(quad + 1);
+uint word_of_eight(Slice s, uvec4 a, uvec4 b) {
     const uvec4 half_words = s.second_half ? b : a;
     const uvec2 pair = s.second_pair ? half_words.zw : half_words.xy;
     return s.odd ? pair.y : pair.x;
 }
 
 // The lane's half word of four words.
-uint half_of_four(Slice s, uint quad) {
-    const uvec4 a = quads_at(quad);
-    const uvec2 pair = s.second_half ? a.zw : a.xy;
+uint half_of_four(Slice s, uvec4 words) {
+    const uvec2 pair = s.second_half ? words.zw : words.xy;
     const uint word = s.second_pair ? pair.y : pair.x;
     return s.odd ? word >> 16 : word & 0xffffu;
 }
 
 // What the blocks of a unit share: scale and minimum of the unit.
-vec2 unit_head(Slice s, uint unit) {
-#if FORMAT == Q4_1 || FORMAT == Q5_1 || FORMAT == Q4_K || FORMAT == Q5_K
-    return unpackHalf2x16(word_of_eight(s, unit));
+vec2 unit_head(Slice s, uint tile, uint group) {
+#if HEAD_QUADS == 2
+    const uvec4 a = tile_at(tile).head[group][0];
+    const uvec4 b = tile_at(tile).head[group][1];
+    return unpackHalf2x16(word_of_eight(s, a, b));
 #else
-    return vec2(unpackHalf2x16(half_of_four(s, unit)).x, 0.0);
+    return vec2(unpackHalf2x16(half_of_four(s, tile_at(tile).head[group][0])).x, 0.0);
 #endif
 }
 
 // Factor of the products with what weights_at gives, and of the sum of the activations, for weights
 // 16 part .. of block `sub`.
-vec2 block_scale(Slice s, vec2 head, uint unit, uint sub, int part) {
+vec2 block_scale(Slice s, vec2 head, uint tile, uint group, uint sub, int part) {
 #if FORMAT == Q4_K || FORMAT == Q5_K
-    const uint word = 4 * unit + 8 + 3 * sub; // behind the head's eight words
-    const uint low = words_at(word);
-    const uint min_low = words_at(word + 1);
-    const uint high = words_at(word + 2) >> (2 * s.lane);
+    const uint low = tile_at(tile).blocks[sub].scales[group][0];
+    const uint min_low = tile_at(tile).blocks[sub].scales[group][1];
+    const uint high = tile_at(tile).blocks[sub].scales[group][2] >> (2 * s.lane);
     const uint scale = (low >> (4 * s.lane) & 15) | (high & 3) << 4;
     const uint min = (min_low >> (4 * s.lane) & 15) | (high >> 16 & 3) << 4;
     const float d = head.x * float(int(scale));
     return vec2(d * s.unscale, d * s.zero_point - head.y * float(int(min)));
 #elif FORMAT == Q6_K
-    const uint at = 4 * (unit + 1 + sub) + 2 * part;
-    const uint word = s.second_half ? words_at(at + 1) : words_at(at);
+    const uvec4 both = tile_at(tile).blocks[sub].scales[group];
+    const uvec2 words = part == 0 ? both.xy : both.zw;
+    const uint word = s.second_half ? words.y : words.x;
     const float d = head.x * float(int(word << (24 - 8 * (s.lane & 3))) >> 24);
     return vec2(d, d * s.zero_point);
 #elif FORMAT == Q4_1 || FORMAT == Q5_1
@@ -140,23 +159,22 @@ vec2 block_scale(Slice s, vec2 head, uint unit, uint sub, int part) {
 }
 
 // Columns 4 at .. of block `sub`, as whole numbers: the lane's weights before block_scale.
-vec4 weights_at(Slice s, uint unit, uint sub, uint at) {
+vec4 weights_at(Slice s, uint tile, uint group, uint sub, uint at) {
 #if FORMAT == Q8_0
-    const uvec4 low = quads_at(unit + BITS_QUAD + 2 * at);
-    const uvec4 high = quads_at(unit + BITS_QUAD + 2 * at + 1);
+    const uvec4 low = tile_at(tile).blocks[sub].bits[group][2 * at];
+    const uvec4 high = tile_at(tile).blocks[sub].bits[group][2 * at + 1];
     return vec4(ivec4((s.second_half ? high : low) & s.mask));
 #else
-    const uvec4 bits = quads_at(unit + BITS_QUAD + 8 * sub + at);
+    const uvec4 bits = tile_at(tile).blocks[sub].bits[group][at];
 #if !SHIFTED
     return vec4(ivec4(bits & s.mask));
 #elif FORMAT == Q6_K
     // A word has the bit pairs of two columns: two words for these four.
-    const uint word = 4 * (unit + HIGH_QUAD) + 16 * sub + 2 * at;
-    const uvec2 high = uvec2(words_at(word), words_at(word + 1)) >> (2 * s.lane);
+    const uvec2 high = tile_at(tile).blocks[sub].high[group][at] >> (2 * s.lane);
     const uvec4 fifth = uvec4(high.x << 4, high.x >> 12, high.y << 4, high.y >> 12) & 48;
     return vec4(ivec4((bits >> (4 * s.lane) & s.mask) | fifth));
 #else
-    const uint high = words_at(4 * (unit + HIGH_QUAD) + 8 * sub + at) >> s.lane;
+    const uint high = tile_at(tile).blocks[sub].high[group][at] >> s.lane;
     const uvec4 fifth = uvec4(high << 4, high >> 4, high >> 12, high >> 20) & 16;
     return vec4(ivec4((bits >> (4 * s.lane) & s.mask) | fifth));
 #endif

@@ -137,7 +137,7 @@ pub struct Matmul<'a> {
     pub weights: &'a PackedMatrix,
     /// f32 `[tokens, x_stride]`.
     pub x: BufferSlice,
-    /// Floats between rows of x, a multiple of 4.
+    /// Floats between rows of x, a multiple of 4; of 32 where the weights are sliced.
     pub x_stride: u64,
     /// f32 `[tokens, y_stride]`.
     pub y: BufferSlice,

@@ -23,9 +23,10 @@ fn tile_tokens(tokens: u32) -> u32 {
 /// Appends the product: one dispatch for each slice of the weights that can be bound.
 ///
 /// # Panics
-/// If the weights are not sliced: a bug of the caller.
+/// If the weights are not sliced, or rows of x begin within a block of 32: bugs of the caller.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
     assert!(matmul.weights.sliced, "sliced weights");
+    assert!(matmul.x_stride.is_multiple_of(32), "rows of x are whole blocks");
     assert!(!(matmul.epilogue.is_glu() && matmul.bias.is_some()), "a GLU takes no bias");
     let columns = tile_tokens(matmul.tokens);
     for slice in matmul.weights.row_slices(caps, TILE_MULTIPLE) {

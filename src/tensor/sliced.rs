@@ -1,15 +1,18 @@
 //! Sliced matrices: a layout for devices whose loads of one address by all lanes cost one load.
 //!
 //! A word holds the bits of one column for all eight rows of a group, lane by lane, so that the
-//! kernel loads weights in the order of memory, and a lane's own weight is a mask away. A tile of
-//! [`TILE_GROUPS`] groups is interleaved unit by unit, and is one stream of memory:
+//! kernel loads weights in the order of memory, and a lane's own weight is a mask away. The units
+//! of a tile of [`TILE_GROUPS`] groups lie together, in the order in which a kernel reads them, so
+//! that a tile is one stream of memory:
 //!
 //! ```text
-//! quads[((tile * units + unit) * TILE_GROUPS + group) * unit_quads + i]
+//! quads[(tile * units + unit) * tile_quads + i]
 //! ```
 //!
 //! Slicing is a permutation of the bits that [`Layout`] packs for one row: nothing is lost, and the
-//! byte count is the file's. `shaders/include/sliced.glsl` is the other end. A unit of a group is
+//! byte count is the file's. `shaders/include/sliced.glsl` is the other end. The unit of a tile is
+//! the heads of its groups, then block by block the scales of all groups, their high bits, and
+//! their bits. Of one group these are
 //!
 //! ```text
 //! heads   4 words  Q4_0, Q5_0, Q8_0, Q6_K: f16 scales of two rows each
@@ -35,19 +38,67 @@ pub const TILE_ROWS: usize = LANES * TILE_GROUPS;
 /// Flipped in the words whose top bit is a sign to the shader.
 const SIGN: u32 = 0x8000_0000;
 
+/// Words of the parts of a group's unit, and how many blocks of 32 it has.
+#[derive(Clone, Copy)]
+struct Parts {
+    blocks: usize,
+    head: usize,
+    scales: usize,
+    high: usize,
+    bits: usize,
+}
+
+const fn parts(dtype: DType) -> Option<Parts> {
+    let (blocks, head, scales, high, bits) = match dtype {
+        DType::Q4_0 => (1, 4, 0, 0, 32),
+        DType::Q4_1 => (1, 8, 0, 0, 32),
+        DType::Q5_0 => (1, 4, 0, 8, 32),
+        DType::Q5_1 => (1, 8, 0, 8, 32),
+        DType::Q8_0 => (1, 4, 0, 0, 64),
+        DType::Q4_K => (8, 8, 3, 0, 32),
+        DType::Q5_K => (8, 8, 3, 8, 32),
+        DType::Q6_K => (8, 4, 4, 16, 32),
+        _ => return None,
+    };
+    Some(Parts { blocks, head, scales, high, bits })
+}
+
+impl Parts {
+    /// Words of a group's unit.
+    const fn words(&self) -> usize {
+        self.head + self.blocks * (self.scales + self.high + self.bits)
+    }
+
+    /// Where the parts of `group` begin in a tile's unit, in words.
+    fn of_group(&self, group: usize) -> Places {
+        let heads = TILE_GROUPS * self.head;
+        Places {
+            head: group * self.head,
+            scales: heads + group * self.scales,
+            high: heads + TILE_GROUPS * self.scales + group * self.high,
+            bits: heads + TILE_GROUPS * (self.scales + self.high) + group * self.bits,
+            step: TILE_GROUPS * (self.scales + self.high + self.bits),
+        }
+    }
+}
+
+/// Where a group's parts begin in a tile's unit, in words.
+struct Places {
+    head: usize,
+    /// Of block 0, as the following.
+    scales: usize,
+    high: usize,
+    bits: usize,
+    /// From block to block.
+    step: usize,
+}
+
 /// Weights and words of a unit of a group; nothing for a type that is not sliced.
 #[must_use]
 pub const fn unit(dtype: DType) -> Option<(usize, usize)> {
-    match dtype {
-        DType::Q4_0 => Some((32, 36)),
-        DType::Q4_1 => Some((32, 40)),
-        DType::Q5_0 => Some((32, 44)),
-        DType::Q5_1 => Some((32, 48)),
-        DType::Q8_0 => Some((32, 68)),
-        DType::Q4_K => Some((256, 288)),
-        DType::Q5_K => Some((256, 352)),
-        DType::Q6_K => Some((256, 420)),
-        _ => None,
+    match parts(dtype) {
+        Some(parts) => Some((32 * parts.blocks, parts.words())),
+        None => None,
     }
 }
 
@@ -107,7 +158,9 @@ pub fn pack_tile(dtype: DType, row_len: u64, rows: &[u8], out: &mut [u8]) {
     let layout = one_row(dtype, row_len);
     let (weights, words) = unit(dtype).expect("a sliced type");
     let units = row_len as usize / weights;
-    assert_eq!(out.len(), units * TILE_GROUPS * words * 4, "a tile's bytes");
+    let tile_bytes = TILE_GROUPS * words * 4;
+    assert_eq!(out.len(), units * tile_bytes, "a tile's bytes");
+    out.fill(0);
     let row_bytes = dtype.row_bytes(row_len).expect("whole blocks") as usize;
     let mut group_rows: Vec<Row> = (0..LANES).map(|_| Row::new(&layout)).collect();
     for group in 0..TILE_GROUPS {
@@ -122,8 +175,8 @@ pub fn pack_tile(dtype: DType, row_len: u64, rows: &[u8], out: &mut [u8]) {
             }
         }
         for index in 0..units {
-            let at = (index * TILE_GROUPS + group) * words * 4;
-            slice_unit(dtype, &group_rows, index, &mut out[at..at + words * 4]);
+            let tile = &mut out[index * tile_bytes..][..tile_bytes];
+            slice_unit(dtype, &group_rows, index, group, tile);
         }
     }
 }
@@ -138,32 +191,13 @@ pub fn unpack_row(dtype: DType, row_len: u64, quads: &[u8], row: u64, out: &mut 
     let units = row_len as usize / weights;
     let (tile, in_tile) = (row as usize / TILE_ROWS, row as usize % TILE_ROWS);
     let (group, lane) = (in_tile / LANES, in_tile % LANES);
+    let tile_bytes = TILE_GROUPS * words * 4;
     let mut planes = Row::new(&layout);
     for index in 0..units {
-        let at = ((tile * units + index) * TILE_GROUPS + group) * words * 4;
-        join_unit(dtype, &quads[at..at + words * 4], lane, index, &mut planes);
+        let unit = &quads[(tile * units + index) * tile_bytes..][..tile_bytes];
+        join_unit(dtype, unit, (group, lane), index, &mut planes);
     }
     layout.unpack_row(&planes.quads, &planes.words, 0, out);
-}
-
-/// Where the parts of a unit begin in a sliced group, in words.
-struct Parts {
-    scales: usize,
-    high: usize,
-    bits: usize,
-}
-
-fn parts(dtype: DType) -> Parts {
-    let (scales, high, bits) = match dtype {
-        DType::Q4_1 => (8, 8, 8),
-        DType::Q5_0 => (4, 4, 12),
-        DType::Q5_1 => (8, 8, 16),
-        DType::Q4_K => (8, 32, 32),
-        DType::Q5_K => (8, 32, 96),
-        DType::Q6_K => (4, 36, 164),
-        _ => (4, 4, 4), // Q4_0, Q8_0
-    };
-    Parts { scales, high, bits }
 }
 
 /// Where block `sub` of a superblock, or block `index` of a row, has its parts in the planes of one
@@ -194,35 +228,31 @@ fn place(dtype: DType, index: usize, sub: usize) -> Place {
     Place { bits, high, high_in_words }
 }
 
-/// Blocks of 32 in a unit.
-fn blocks(dtype: DType) -> usize {
-    unit(dtype).map_or(0, |(weights, _)| weights / 32)
-}
-
-/// Writes unit `index` of eight rows.
-fn slice_unit(dtype: DType, rows: &[Row], index: usize, out: &mut [u8]) {
-    out.fill(0);
-    let parts = parts(dtype);
+/// Writes unit `index` of the eight rows of a group into the tile's unit, which is zero there.
+fn slice_unit(dtype: DType, rows: &[Row], index: usize, group: usize, tile: &mut [u8]) {
+    let parts = parts(dtype).expect("a sliced type");
+    let at = parts.of_group(group);
     for (lane, row) in rows.iter().enumerate() {
-        slice_head(dtype, row, (index, lane), &mut |word, bits| or_word(out, word, bits));
-        for sub in 0..blocks(dtype) {
+        slice_head(dtype, row, (index, lane), &mut |word, bits| {
+            or_word(tile, at.head + word, bits)
+        });
+        for sub in 0..parts.blocks {
             slice_scales(dtype, row, (index, sub, lane), &mut |word, bits| {
-                or_word(out, parts.scales + word, bits);
+                or_word(tile, at.scales + sub * at.step + word, bits);
             });
             let place = place(dtype, index, sub);
-            let each = if dtype == DType::Q6_K { 16 } else { 8 };
             slice_high(dtype, row, &place, lane, &mut |word, bits| {
-                or_word(out, parts.high + sub * each + word, bits);
+                or_word(tile, at.high + sub * at.step + word, bits);
             });
         }
     }
-    for sub in 0..blocks(dtype) {
+    for sub in 0..parts.blocks {
         let first = place(dtype, index, sub).bits;
+        let bits = &mut tile[4 * (at.bits + sub * at.step)..][..4 * parts.bits];
         if dtype == DType::Q8_0 {
-            slice_bytes(rows, first, &mut out[4 * parts.bits..]);
+            slice_bytes(rows, first, bits);
         } else {
-            let flip = if has_high(dtype) { 0 } else { SIGN };
-            slice_nibbles(rows, first, flip, &mut out[4 * (parts.bits + 32 * sub)..]);
+            slice_nibbles(rows, first, if has_high(dtype) { 0 } else { SIGN }, bits);
         }
     }
 }
@@ -265,15 +295,15 @@ fn slice_scales(
             let nibble = |word: usize| row.quad_word(head + word) >> (4 * sub) & 15;
             let high = row.quad_word(head + 3);
             let pairs = (high >> (2 * sub) & 3) | (high >> (16 + 2 * sub) & 3) << 16;
-            put(3 * sub, nibble(1) << (4 * lane));
-            put(3 * sub + 1, nibble(2) << (4 * lane));
-            put(3 * sub + 2, pairs << (2 * lane));
+            put(0, nibble(1) << (4 * lane));
+            put(1, nibble(2) << (4 * lane));
+            put(2, pairs << (2 * lane));
         }
         DType::Q6_K => {
             for part in 0..2 {
                 let byte = 2 * sub + part;
                 let scale = row.quad_word(52 * index + byte / 4) >> (8 * (byte % 4)) & 255;
-                put(4 * sub + 2 * part + lane / 4, scale << (8 * (lane % 4)));
+                put(2 * part + lane / 4, scale << (8 * (lane % 4)));
             }
         }
         _ => {}
@@ -357,24 +387,29 @@ fn transpose_bytes(words: &mut [u32; 4]) {
     }
 }
 
-/// Writes what `lane` has of a sliced unit into the planes of its row: the way back.
-fn join_unit(dtype: DType, sliced: &[u8], lane: usize, index: usize, row: &mut Row) {
-    let parts = parts(dtype);
-    join_head(dtype, sliced, lane, index, row);
-    for sub in 0..blocks(dtype) {
-        let scale = |word: usize| word_at(sliced, parts.scales + word);
-        join_scales(dtype, &scale, (index, sub, lane), row);
+/// Writes what a lane of a group has of a tile's unit into the planes of its row: the way back.
+fn join_unit(
+    dtype: DType,
+    tile: &[u8],
+    (group, lane): (usize, usize),
+    index: usize,
+    row: &mut Row,
+) {
+    let parts = parts(dtype).expect("a sliced type");
+    let at = parts.of_group(group);
+    join_head(dtype, &tile[4 * at.head..], lane, index, row);
+    for sub in 0..parts.blocks {
+        let word_of = |part: usize, word: usize| word_at(tile, part + sub * at.step + word);
+        join_scales(dtype, &|word| word_of(at.scales, word), (index, sub, lane), row);
         let place = place(dtype, index, sub);
-        let high = |word: usize| word_at(sliced, parts.high + word);
-        join_high(dtype, &high, &place, sub, lane, row);
+        join_high(dtype, &|word| word_of(at.high, word), &place, lane, row);
         for k in 0..32 {
             if dtype == DType::Q8_0 {
-                let word = word_at(sliced, parts.bits + 8 * (k / 4) + 4 * (lane / 4) + k % 4);
+                let word = word_of(at.bits, 8 * (k / 4) + 4 * (lane / 4) + k % 4);
                 let byte = (word ^ SIGN) >> (8 * (lane % 4)) & 255;
                 row.or_quad_word(place.bits + k / 4, byte << (8 * (k % 4)));
             } else {
-                let flip = if has_high(dtype) { 0 } else { SIGN };
-                let word = word_at(sliced, parts.bits + 32 * sub + k) ^ flip;
+                let word = word_of(at.bits, k) ^ if has_high(dtype) { 0 } else { SIGN };
                 let nibble = word >> (4 * lane) & 15;
                 row.or_quad_word(place.bits + k / 8, nibble << (8 * (k % 4) + 4 * (k / 4 % 2)));
             }
@@ -405,8 +440,8 @@ fn join_scales(
     match dtype {
         DType::Q4_K | DType::Q5_K => {
             let head = index * if dtype == DType::Q4_K { 36 } else { 44 };
-            let nibble = |word: usize| scale(3 * sub + word) >> (4 * lane) & 15;
-            let pairs = scale(3 * sub + 2) >> (2 * lane);
+            let nibble = |word: usize| scale(word) >> (4 * lane) & 15;
+            let pairs = scale(2) >> (2 * lane);
             row.or_quad_word(head + 1, nibble(0) << (4 * sub));
             row.or_quad_word(head + 2, nibble(1) << (4 * sub));
             row.or_quad_word(head + 3, (pairs & 3) << (2 * sub));
@@ -415,7 +450,7 @@ fn join_scales(
         DType::Q6_K => {
             for part in 0..2 {
                 let byte = 2 * sub + part;
-                let value = scale(4 * sub + 2 * part + lane / 4) >> (8 * (lane % 4)) & 255;
+                let value = scale(2 * part + lane / 4) >> (8 * (lane % 4)) & 255;
                 row.or_quad_word(52 * index + byte / 4, value << (8 * (byte % 4)));
             }
         }
@@ -423,18 +458,10 @@ fn join_scales(
     }
 }
 
-fn join_high(
-    dtype: DType,
-    high: &dyn Fn(usize) -> u32,
-    place: &Place,
-    sub: usize,
-    lane: usize,
-    row: &mut Row,
-) {
+fn join_high(dtype: DType, high: &dyn Fn(usize) -> u32, place: &Place, lane: usize, row: &mut Row) {
     match dtype {
         DType::Q5_0 | DType::Q5_1 | DType::Q5_K => {
-            let word =
-                (0..8).fold(0, |word, j| word | (high(8 * sub + j) >> lane & 0x0101_0101) << j);
+            let word = (0..8).fold(0, |word, j| word | (high(j) >> lane & 0x0101_0101) << j);
             if place.high_in_words {
                 row.or_word(place.high, word);
             } else {
@@ -443,7 +470,7 @@ fn join_high(
         }
         DType::Q6_K => {
             for k in 0..32 {
-                let pair = high(16 * sub + k / 2) >> (16 * (k % 2) + 2 * lane) & 3;
+                let pair = high(k / 2) >> (16 * (k % 2) + 2 * lane) & 3;
                 let shift = 8 * (k % 4) + 2 * (k / 4 % 4);
                 row.or_quad_word(place.high + k / 16, pair << shift);
             }

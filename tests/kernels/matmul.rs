@@ -65,7 +65,7 @@ impl Product {
         let matrix = case.matrix(self.dtype, self.rows, self.row_len);
         let rows = if self.epilogue.is_glu() { self.rows / 2 } else { self.rows } as usize;
         // Rows of x and y are wider than the product, with garbage in the gaps.
-        let (x_stride, y_stride, y_offset) = (self.row_len as usize + 8, rows + 5, 3);
+        let (x_stride, y_stride, y_offset) = (self.row_len as usize + 32, rows + 5, 3);
         let mut x = vec![f32::NAN; x_stride * tokens];
         for row in x.chunks_exact_mut(x_stride) {
             let values = case.random.floats(self.row_len as usize, -1.0, 1.0);
