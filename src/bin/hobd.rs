@@ -233,6 +233,7 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
     EngineOptions {
         context_tokens: config.context_tokens as usize,
         kv_tokens: config.kv_tokens as usize,
+        memory_reserve: config.memory_reserve,
         kv_dtype: config.kv_dtype,
         sessions_max: config.sessions_max as usize,
         requests_queued_max: config.requests_queued_max as usize,

@@ -21,7 +21,7 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 36] = [
+pub(super) const KEYS: [Key; 37] = [
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
@@ -45,6 +45,7 @@ pub(super) const KEYS: [Key; 36] = [
         wanted: "an integer from 0 to 16777216",
         out_of_range: |c| outside(c.kv_tokens, 0, 1 << 24),
     },
+    any("memory_reserve", "a share or an amount such as \"5%\" or \"512MiB\", or \"\""),
     Key {
         name: "sessions_max",
         wanted: "an integer from 1 to 1024",

@@ -9,12 +9,14 @@ mod keys;
 mod load;
 mod models;
 mod paths;
+mod reserve;
 
 pub use error::ConfigError;
 pub use flags::Flags;
 pub use load::{load, parse};
 pub use models::ModelTable;
 pub use paths::Places;
+pub use reserve::MemoryReserve;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -183,6 +185,8 @@ pub struct Config {
     /// Tokens the KV caches of all sessions hold together; 0: two full contexts, or what half of
     /// the device's free memory holds.
     pub kv_tokens: u32,
+    /// Device memory that is left to other programs.
+    pub memory_reserve: MemoryReserve,
     /// Sessions at once, of all users.
     pub sessions_max: u32,
     /// Requests that may wait.
@@ -250,6 +254,7 @@ impl Default for Config {
             kv_dtype: KvDtype::Auto,
             context_tokens: 0,
             kv_tokens: 0,
+            memory_reserve: MemoryReserve::default(),
             sessions_max: 16,
             requests_queued_max: 64,
             allow_users: Vec::new(),

@@ -43,11 +43,12 @@ impl Worker {
         if prompt_tokens > context_tokens || room == 0 && request.tokens_max > 0 {
             return Err(AdmitError::ContextFull { prompt_tokens, context_tokens });
         }
-        let pool = self.runner.kv().config().tokens_max;
+        let pool = self.budget.tokens_full();
         if prompt_tokens > pool {
             return Err(AdmitError::KvFull { wanted_tokens: prompt_tokens, free_tokens: pool });
         }
         let tokens_max = room.min(pool - prompt_tokens).min(request.tokens_max as usize);
+        self.check_memory(prompt_tokens + tokens_max.min(1))?;
         self.check_request_of(request.owner, prompt_tokens + tokens_max)?;
         Ok(tokens_max)
     }

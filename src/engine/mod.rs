@@ -5,6 +5,7 @@
 
 mod activity;
 mod admission;
+mod budget;
 mod fingerprint;
 mod heartbeat;
 mod open;
@@ -89,7 +90,8 @@ pub enum EngineCommand {
         /// Unbounded, because the engine must not wait; bounded in fact by `tokens_max`.
         events: mpsc::UnboundedSender<EngineEvent>,
     },
-    /// Time has passed: closes sessions that were idle for too long.
+    /// Time has passed: looks at the device's memory, and closes sessions that were idle for too
+    /// long.
     Tick,
     /// Takes the model off the device, unless requests run or wait.
     Unload {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
+use super::budget;
 use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::quota::Quotas;
@@ -18,7 +19,7 @@ use super::runner::Runner;
 use super::saving::StateOptions;
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate, named_template};
-use crate::config::KvDtype;
+use crate::config::{KvDtype, MemoryReserve};
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
@@ -48,6 +49,8 @@ pub struct EngineOptions {
     pub context_tokens: usize,
     /// Positions of all sessions; 0 takes two contexts, or what half the free memory holds.
     pub kv_tokens: usize,
+    /// Device memory that is left to other programs.
+    pub memory_reserve: MemoryReserve,
     /// Element type of keys and values.
     pub kv_dtype: KvDtype,
     /// Sessions there may be.
@@ -84,6 +87,7 @@ impl Default for EngineOptions {
         Self {
             context_tokens: 0,
             kv_tokens: 0,
+            memory_reserve: MemoryReserve::default(),
             kv_dtype: KvDtype::Auto,
             sessions_max: 64,
             requests_queued_max: 64,
@@ -219,8 +223,7 @@ fn load(
     let (tokenizer, chat) = open_text(&file, options)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
-    let free = executor.memory();
-    let free_bytes = free.budget_bytes.saturating_sub(free.used_bytes);
+    let free_bytes = budget::free_bytes(executor.memory(), options.memory_reserve);
     let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum();
     let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
     let limits = Limits {
@@ -230,7 +233,7 @@ fn load(
         kv_bytes: config.bytes(),
     };
     let mut source = ModelSource { file, kv: config, limits };
-    let runner = source.load(executor, progress)?;
+    let runner = source.load(executor, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
     source.file.metadata_mut().drop_tokenizer_arrays();
     let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);

@@ -7,8 +7,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::budget;
 use super::open::OpenError;
 use super::runner::Runner;
+use crate::config::MemoryReserve;
 use crate::gguf::GgufFile;
 use crate::gpu::{DeviceError, Executor};
 use crate::kv_cache::{KvCache, KvConfig};
@@ -27,14 +29,22 @@ pub(super) struct ModelSource {
 }
 
 impl ModelSource {
-    /// Loads the weights, makes the cache, and has the device evaluate a first token.
+    /// Loads the weights, makes the cache, and has the device evaluate a first token. The cache has
+    /// its full size, or with `reserve` what the device's memory leaves room for beside it.
     pub(super) fn load(
         &self,
         mut executor: Box<dyn Executor>,
+        reserve: Option<MemoryReserve>,
         progress: Progress<'_>,
     ) -> Result<Runner, OpenError> {
-        let model = Model::load(&mut *executor, &self.file, self.limits, progress)?;
-        let kv = KvCache::new(&mut *executor, self.kv)?;
+        let least_bytes = reserve.map_or(self.kv.bytes(), |_| self.kv.page_bytes());
+        let limits = Limits { kv_bytes: least_bytes, ..self.limits };
+        let model = Model::load(&mut *executor, &self.file, limits, progress)?;
+        let config = match reserve {
+            None => self.kv,
+            Some(reserve) => budget::fit(&self.kv, executor.memory(), reserve),
+        };
+        let kv = KvCache::new(&mut *executor, config)?;
         let mut runner = Runner::new(executor, model, kv);
         runner.try_out()?;
         Ok(runner)
@@ -91,13 +101,18 @@ impl Placed {
         self.runner = None;
     }
 
-    /// Opens the device again and loads the model onto it; the cache is empty then.
-    pub(super) fn put_on(&mut self, progress: Progress<'_>) -> Result<(), OpenError> {
+    /// Opens the device again and loads the model onto it; the cache is empty then, and has as many
+    /// pages as the device's memory leaves room for, `reserve` taken off.
+    pub(super) fn put_on(
+        &mut self,
+        reserve: MemoryReserve,
+        progress: Progress<'_>,
+    ) -> Result<(), OpenError> {
         // The old device goes first: there may be no room for both.
         self.take_off();
         let reopen = self.reopen.as_mut().expect("the caller asked whether it can be reopened");
         let executor = (reopen.open)()?;
-        self.runner = Some(reopen.source.load(executor, progress)?);
+        self.runner = Some(reopen.source.load(executor, Some(reserve), progress)?);
         self.on_device.store(true, Ordering::Release);
         Ok(())
     }

@@ -127,7 +127,7 @@ impl Worker {
             self.waiting.push_front(generation);
         }
         let heartbeat = self.heartbeat.clone();
-        self.runner.put_on(&mut |_, _| heartbeat.beat())?;
+        self.runner.put_on(self.budget.reserve(), &mut |_, _| heartbeat.beat())?;
         self.totals.recoveries += 1;
         let seconds = started.elapsed().as_secs_f64();
         let requests = self.waiting.len();

@@ -45,7 +45,7 @@ impl Worker {
             return Ok(());
         }
         let (started, heartbeat) = (Instant::now(), self.heartbeat.clone());
-        let loaded = self.runner.put_on(&mut |_, _| heartbeat.beat());
+        let loaded = self.runner.put_on(self.budget.reserve(), &mut |_, _| heartbeat.beat());
         loaded.map_err(|error| {
             tracing::warn!(model = self.info.name, %error, "the model cannot be loaded again");
             LoadFailure::from(&error)

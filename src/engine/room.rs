@@ -97,7 +97,11 @@ impl Worker {
 
     /// Moves one cache out of the device's memory, of anybody but `session`; whether there was one
     /// to move.
-    fn make_way(&mut self, asker: Asker, session: SessionId) -> Result<bool, DeviceError> {
+    pub(super) fn make_way(
+        &mut self,
+        asker: Asker,
+        session: SessionId,
+    ) -> Result<bool, DeviceError> {
         if let Some(idle) = self.sessions.longest_idle(session) {
             self.park(idle)?;
             return Ok(true);
@@ -225,6 +229,7 @@ impl Worker {
     /// Why a request cannot have what it needs.
     pub(super) fn kv_full(&self, wanted_tokens: usize) -> AdmitError {
         let free_tokens = self.runner.kv().tokens_free();
-        AdmitError::KvFull { wanted_tokens, free_tokens }
+        let full = AdmitError::KvFull { wanted_tokens, free_tokens };
+        self.check_memory(wanted_tokens).err().unwrap_or(full)
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId, Recording, Ticket};
 use crate::kernels::work::{self, Positions};
-use crate::kv_cache::KvCache;
+use crate::kv_cache::{KvCache, KvLease};
 use crate::model::{BatchShape, Model};
 use crate::scheduler::{Batch, Pace, TokenSpan, pace};
 
@@ -77,6 +77,21 @@ impl Runner {
     /// The cache, with the executor that its changes go through.
     pub fn kv_mut(&mut self) -> (&mut KvCache, &mut dyn Executor) {
         (&mut self.kv, &mut *self.executor)
+    }
+
+    /// Makes the cache's pool one of `pages` pages; `leases` are all there are.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the cache is then of no use.
+    pub fn resize_kv(
+        &mut self,
+        pages: usize,
+        leases: &mut [&mut KvLease],
+    ) -> Result<(), DeviceError> {
+        for ready in std::mem::take(&mut self.prepared) {
+            self.release(&ready); // they name the pool's buffers
+        }
+        self.kv.resize(&mut *self.executor, pages, leases)
     }
 
     /// Runs a batch and waits for it. Rows of logits are then at [`Runner::logits`].

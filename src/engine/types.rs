@@ -176,6 +176,17 @@ pub enum AdmitError {
         /// Tokens free.
         free_tokens: usize,
     },
+    /// Other programs have the device's memory.
+    #[error(
+        "the device is short of memory: {wanted_tokens} tokens wanted, {tokens_max} fit now; other \
+         programs use it, try again later"
+    )]
+    MemoryShort {
+        /// Tokens wanted.
+        wanted_tokens: usize,
+        /// Tokens that the pool has now.
+        tokens_max: usize,
+    },
     /// A position that a session does not have.
     #[error("token {wanted} of a session that has {tokens}")]
     NoSuchPosition {
@@ -335,7 +346,7 @@ pub struct EngineStatus {
     pub running: usize,
     /// Requests waiting.
     pub queued: usize,
-    /// Tokens the KV cache holds in all.
+    /// Tokens the KV cache holds in all; fewer than configured while the device is short of memory.
     pub kv_tokens_max: u64,
     /// Of these, leased.
     pub kv_tokens_used: u64,
@@ -347,8 +358,10 @@ pub struct EngineStatus {
     pub disk_cache_bytes: u64,
     /// Bytes on the device.
     pub device_bytes: u64,
-    /// Bytes the device may give.
+    /// Bytes the device may give, as its driver has it now.
     pub device_budget_bytes: u64,
+    /// Of these, left to other programs.
+    pub device_reserve_bytes: u64,
     /// Tokens prefilled since start.
     pub prefill_tokens: u64,
     /// Prompt tokens taken from a cache since start.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
 use super::activity::KvPages;
+use super::budget::Budget;
 use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
@@ -55,6 +56,7 @@ pub(super) struct Worker {
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
     pub(super) quotas: Quotas,
+    pub(super) budget: Budget,
     started: Instant,
     pub(super) heartbeat: Heartbeat,
     idle_unload: Option<Duration>,
@@ -78,6 +80,7 @@ impl Worker {
             ),
             running_max: limits.logit_rows_max,
             quotas: options.quotas.clone(),
+            budget: Budget::new(options.memory_reserve, opened.runner.kv().config()),
             runner: Placed::new(opened.runner, opened.reopen, on_device),
             losses: Losses::default(),
             bad_logits: false,
@@ -205,7 +208,10 @@ impl Worker {
                 let _ = reply.send(self.close_session(owner, session));
             }
             EngineCommand::Generate { request, events } => self.arrive(*request, events),
-            EngineCommand::Tick => self.close_expired(),
+            EngineCommand::Tick => {
+                self.close_expired();
+                return self.follow_budget();
+            }
             EngineCommand::Unload { reply } => {
                 let done = self.unload();
                 let _ = reply.send(!self.runner.is_on_device());
@@ -326,6 +332,7 @@ impl Worker {
             kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },
             device_bytes: memory.used_bytes,
             device_budget_bytes: memory.budget_bytes,
+            device_reserve_bytes: self.budget.reserve().bytes_of(memory.total_bytes),
             ..common
         }
     }

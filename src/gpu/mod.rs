@@ -33,8 +33,12 @@ pub struct Ticket(pub u64);
 pub struct MemoryReport {
     /// Bytes this executor has allocated on the device.
     pub used_bytes: u64,
-    /// Bytes this process may use in all, by the driver's own budget where it tells one.
+    /// Bytes this process may use in all: by the driver's own budget where it tells one, which
+    /// changes with what other programs do and may be less than what is used; else what the device
+    /// has.
     pub budget_bytes: u64,
+    /// Bytes the device has.
+    pub total_bytes: u64,
 }
 
 /// GPU time of one command of a submission.
@@ -62,6 +66,20 @@ pub trait Executor: Send {
 
     /// Destroys a buffer once no submission uses it, with every prepared recording that names it.
     fn destroy_buffer(&mut self, buffer: BufferHandle);
+
+    /// Destroys a buffer as [`Executor::destroy_buffer`], and creates another in its place. One
+    /// that is no larger is not held against the device's budget: it gives memory back.
+    ///
+    /// # Errors
+    /// As [`Executor::create_buffer`]; the old buffer is gone even so.
+    fn replace_buffer(
+        &mut self,
+        buffer: BufferHandle,
+        desc: &BufferDesc,
+    ) -> Result<BufferHandle, DeviceError> {
+        self.destroy_buffer(buffer);
+        self.create_buffer(desc)
+    }
 
     /// Has `fill` write `bytes` bytes at `offset` of `buffer`: straight into mapped memory where
     /// the host can see the buffer, else into a staging piece that is then copied. The write is
@@ -98,7 +116,7 @@ pub trait Executor: Send {
     /// [`DeviceError::Timeout`] if it is not within `timeout`; [`DeviceError::Lost`].
     fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError>;
 
-    /// Device memory in use and available.
+    /// Device memory in use and available; the driver is asked anew each time.
     fn memory(&self) -> MemoryReport;
 
     /// Turns GPU timing of each command on or off for recordings prepared from now on.

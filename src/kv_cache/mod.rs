@@ -9,6 +9,7 @@
 
 mod config;
 mod pool;
+mod resize;
 #[cfg(test)]
 mod tests;
 mod transfer;

@@ -77,6 +77,33 @@ impl PagePool {
         self.owners[page.0 as usize] > 1
     }
 
+    /// Makes the pool one of `pages` pages, of which those without an owner are clean. Owned ones
+    /// past the end move to free places: old number and new of every owned page, by old number.
+    ///
+    /// # Panics
+    /// If more pages are owned: a bug of the caller.
+    pub(super) fn resize(&mut self, pages: usize) -> Vec<(PageId, PageId)> {
+        let before = std::mem::replace(&mut self.owners, vec![0; pages]);
+        let owned = |at: &usize| before[*at] > 0;
+        let kept = before.len().min(pages);
+        let mut places = (0..pages).filter(|at| *at >= kept || before[*at] == 0);
+        let moves: Vec<(usize, usize)> = (0..before.len())
+            .filter(owned)
+            .map(|from| {
+                let to = if from < pages { Some(from) } else { places.next() };
+                (from, to.expect("the caller left no more pages owned"))
+            })
+            .collect();
+        for (from, to) in &moves {
+            self.owners[*to] = before[*from];
+        }
+        let free = (0..pages as u32).rev().map(PageId);
+        self.free = free.filter(|page| self.owners[page.0 as usize] == 0).collect();
+        self.soiled.clear();
+        let number = |at: usize| PageId(at as u32);
+        moves.into_iter().map(|(from, to)| (number(from), number(to))).collect()
+    }
+
     /// Takes an owner from a page; the last one leaves it soiled.
     pub(super) fn give_back(&mut self, page: PageId) {
         let owners = &mut self.owners[page.0 as usize];

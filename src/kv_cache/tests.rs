@@ -118,3 +118,46 @@ fn what_was_read_out_comes_back_as_it_was() {
     }
     cache.release(b);
 }
+
+#[test]
+fn a_pool_that_changes_its_size_keeps_what_is_leased_and_who_shares_it() {
+    let mut executor = ReferenceExecutor::new();
+    let mut cache = cache(&mut executor);
+    let mut gone = cache.lease().expect("table");
+    cache.grow(&mut executor, &mut gone, 0, 64).expect("device").expect("two pages");
+    let mut lease = cache.lease().expect("table");
+    cache.grow(&mut executor, &mut lease, 0, 64).expect("device").expect("two pages");
+    for (page, byte) in lease.pages().to_vec().into_iter().zip([7, 9]) {
+        fill(&mut executor, &cache, page, byte);
+    }
+    gone.pages().to_vec().iter().for_each(|page| fill(&mut executor, &cache, *page, 0xa5));
+    let mut fork = cache.fork(&mut executor, &lease, 64).expect("device").expect("a table");
+    cache.release(gone);
+    let before = executor.memory().used_bytes;
+
+    cache.resize(&mut executor, 3, &mut [&mut lease, &mut fork]).expect("device");
+    assert_eq!(before - executor.memory().used_bytes, cache.config().page_bytes());
+    assert_eq!((cache.config().pages(), cache.pages_free(), cache.pages_soiled()), (3, 1, 0));
+    assert_eq!(lease.pages(), fork.pages());
+    let bytes = |executor: &mut ReferenceExecutor, cache: &KvCache, lease: &KvLease| {
+        lease.pages().iter().map(|page| byte_of(executor, cache, *page)).collect::<Vec<u8>>()
+    };
+    assert_eq!(bytes(&mut executor, &cache, &lease), [7, 9]);
+    let mut table = [0; 8];
+    let offset = u64::from(fork.table()) * 3 * 4; // three pages of context
+    executor.read(cache.tables().buffer, offset, &mut table).expect("read");
+    let numbers: Vec<u8> = fork.pages().iter().flat_map(|page| page.0.to_le_bytes()).collect();
+    assert_eq!(table[..], numbers);
+
+    // What was never leased by these is clean, and a shared page is still copied first.
+    cache.grow(&mut executor, &mut fork, 60, 64).expect("device").expect("the third page");
+    assert_ne!(lease.pages()[1], fork.pages()[1]);
+    cache.resize(&mut executor, 5, &mut [&mut fork, &mut lease]).expect("device");
+    assert_eq!(bytes(&mut executor, &cache, &lease), [7, 9]);
+    assert_eq!(bytes(&mut executor, &cache, &fork), [7, 9]);
+    let mut next = cache.lease().expect("table");
+    cache.grow(&mut executor, &mut next, 0, 64).expect("device").expect("two pages");
+    assert_eq!(bytes(&mut executor, &cache, &next), [0, 0]);
+    [lease, fork, next].into_iter().for_each(|lease| cache.release(lease));
+    assert_eq!(cache.pages_available(), 5);
+}

@@ -82,6 +82,8 @@ impl ErrorCode {
     pub const USER_KV_FULL: Self = Self(-32023);
     /// The configuration does not let the caller in; the connection is closed.
     pub const NOT_ALLOWED: Self = Self(-32024);
+    /// Other programs have the device's memory; try again later.
+    pub const MEMORY_SHORT: Self = Self(-32025);
 }
 
 /// The `error` of a reply.
@@ -143,6 +145,10 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::KvFull { wanted_tokens, free_tokens } => (
                 ErrorCode::KV_FULL,
                 json!({"wanted_tokens": wanted_tokens, "free_tokens": free_tokens}),
+            ),
+            AdmitError::MemoryShort { wanted_tokens, tokens_max } => (
+                ErrorCode::MEMORY_SHORT,
+                json!({"wanted_tokens": wanted_tokens, "tokens_max": tokens_max}),
             ),
             AdmitError::NoSuchPosition { wanted, tokens } => {
                 (ErrorCode::NO_SUCH_POSITION, json!({"wanted": wanted, "tokens": tokens}))

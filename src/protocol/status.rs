@@ -34,6 +34,9 @@ pub struct StatusResult {
     pub device_bytes: u64,
     /// Bytes the device may give.
     pub device_budget_bytes: u64,
+    /// Of these, left to other programs.
+    #[serde(default)]
+    pub device_reserve_bytes: u64,
     /// Prompt tokens evaluated since start.
     pub prefill_tokens: u64,
     /// Prompt tokens taken from a cache since start.
@@ -184,6 +187,7 @@ impl StatusResult {
             kv_tokens_used: status.kv_tokens_used,
             device_bytes: status.device_bytes,
             device_budget_bytes: status.device_budget_bytes,
+            device_reserve_bytes: status.device_reserve_bytes,
             prefill_tokens: status.prefill_tokens,
             cached_tokens: status.cached_tokens,
             decode_tokens: status.decode_tokens,

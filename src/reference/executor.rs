@@ -144,7 +144,11 @@ impl Executor for ReferenceExecutor {
     }
 
     fn memory(&self) -> MemoryReport {
-        MemoryReport { used_bytes: self.memory.bytes(), budget_bytes: BUDGET_BYTES }
+        MemoryReport {
+            used_bytes: self.memory.bytes(),
+            budget_bytes: BUDGET_BYTES,
+            total_bytes: BUDGET_BYTES,
+        }
     }
 
     fn set_profiling(&mut self, _on: bool) {}

@@ -100,6 +100,8 @@ impl Out<'_, '_> {
         self.gauge("device_used_bytes", "Device memory in use.", |status| status.device_bytes)?;
         let help = "Device memory to be had.";
         self.gauge("device_budget_bytes", help, |status| status.device_budget_bytes)?;
+        let help = "Of these, left to other programs.";
+        self.gauge("device_reserve_bytes", help, |status| status.device_reserve_bytes)?;
         let help = "Times that a lost device was opened again.";
         self.counter("recoveries", help, |status| status.recoveries)?;
         self.histogram("step_seconds", "Time of a step.", |activity| &activity.step_seconds)?;

@@ -284,6 +284,11 @@ impl Sessions {
             .collect()
     }
 
+    /// All pages that sessions hold.
+    pub fn leases_mut(&mut self) -> impl Iterator<Item = &mut KvLease> {
+        self.sessions.values_mut().filter_map(|session| session.lease.as_mut())
+    }
+
     /// Numbers of all sessions.
     #[must_use]
     pub fn ids(&self) -> Vec<SessionId> {

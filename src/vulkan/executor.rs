@@ -175,15 +175,13 @@ impl VulkanExecutor {
         self.staging = Some((up, down));
         Ok((up, down))
     }
-}
 
-impl Executor for VulkanExecutor {
-    fn capabilities(&self) -> &Capabilities {
-        &self.device.chosen.info.capabilities
-    }
-
-    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
-        let handle = self.memory.create(desc)?;
+    /// Zeroes a buffer that was just made; on an error there is none.
+    fn zero_new(
+        &mut self,
+        handle: BufferHandle,
+        desc: &BufferDesc,
+    ) -> Result<BufferHandle, DeviceError> {
         // Weights are written whole before they are read: their packing covers every byte.
         if desc.usage == BufferUsage::Weights {
             return Ok(handle);
@@ -205,6 +203,28 @@ impl Executor for VulkanExecutor {
             return Err(error);
         }
         Ok(handle)
+    }
+}
+
+impl Executor for VulkanExecutor {
+    fn capabilities(&self) -> &Capabilities {
+        &self.device.chosen.info.capabilities
+    }
+
+    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
+        let handle = self.memory.create(desc)?;
+        self.zero_new(handle, desc)
+    }
+
+    fn replace_buffer(
+        &mut self,
+        buffer: BufferHandle,
+        desc: &BufferDesc,
+    ) -> Result<BufferHandle, DeviceError> {
+        let freed_bytes = self.memory.get(buffer).bytes;
+        self.destroy_buffer(buffer);
+        let handle = self.memory.create_instead(desc, freed_bytes)?;
+        self.zero_new(handle, desc)
     }
 
     fn destroy_buffer(&mut self, buffer: BufferHandle) {

@@ -126,8 +126,25 @@ impl Memory {
 
     /// Creates a buffer; its contents are undefined.
     pub(super) fn create(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
+        self.create_within(desc, self.budget().free_bytes())
+    }
+
+    /// Creates a buffer in the place of one that was just destroyed and had as many bytes or more:
+    /// the budget, which may be used up, is not asked.
+    pub(super) fn create_instead(
+        &mut self,
+        desc: &BufferDesc,
+        freed_bytes: u64,
+    ) -> Result<BufferHandle, DeviceError> {
+        self.create_within(desc, self.budget().free_bytes().max(freed_bytes))
+    }
+
+    fn create_within(
+        &mut self,
+        desc: &BufferDesc,
+        free_bytes: u64,
+    ) -> Result<BufferHandle, DeviceError> {
         let bytes = desc.bytes.next_multiple_of(4).max(4);
-        let free_bytes = self.free_bytes();
         let limit = self.device.chosen.info.capabilities.allocation_bytes_max;
         if bytes > limit || bytes > free_bytes {
             return Err(DeviceError::OutOfMemory {
@@ -175,10 +192,14 @@ impl Memory {
             },
             ..Default::default()
         };
+        if desc.usage == BufferUsage::Kv {
+            // Memory of its own goes back to the driver with the buffer: the pool can shrink.
+            create.flags |= vk_mem::AllocationCreateFlags::DEDICATED_MEMORY;
+        }
         if unified {
             create.required_flags =
                 vk::MemoryPropertyFlags::DEVICE_LOCAL | vk::MemoryPropertyFlags::HOST_VISIBLE;
-            create.flags = vk_mem::AllocationCreateFlags::MAPPED
+            create.flags |= vk_mem::AllocationCreateFlags::MAPPED
                 | vk_mem::AllocationCreateFlags::HOST_ACCESS_RANDOM;
         }
         let call = "vmaCreateBuffer";
@@ -291,30 +312,62 @@ impl Memory {
         .map_err(failed("vmaFlushAllocation"))
     }
 
-    /// Device memory in use and available.
+    /// Device memory in use and available, as the driver has it now.
     pub(super) fn report(&self) -> MemoryReport {
-        let free = self.free_bytes();
-        MemoryReport { used_bytes: self.used_bytes, budget_bytes: self.used_bytes + free }
+        // vk-mem asks the driver again only now and then; being told of a frame makes it.
+        // SAFETY: the allocator is alive, and the number is a valid one.
+        unsafe { self.device_allocator.set_current_frame_index(0) };
+        let budget = self.budget();
+        MemoryReport {
+            used_bytes: self.used_bytes,
+            // What drivers take for themselves is no part of either.
+            budget_bytes: (self.used_bytes + budget.limit_bytes).saturating_sub(budget.taken_bytes),
+            total_bytes: budget.total_bytes,
+        }
     }
 
-    /// What the driver's budget leaves on the largest device-local heap.
-    fn free_bytes(&self) -> u64 {
+    /// The largest heap of the device's own memory.
+    fn budget(&self) -> HeapBudget {
         // SAFETY: the allocator is alive.
         let memory = unsafe { self.device_allocator.get_memory_properties() };
         let heaps = memory.memory_heaps_as_slice();
-        let Ok(budgets) = self.device_allocator.get_heap_budgets() else { return 0 };
-        heaps
+        let Ok(budgets) = self.device_allocator.get_heap_budgets() else {
+            return HeapBudget::default();
+        };
+        let local = heaps
             .iter()
             .zip(&budgets)
-            .filter(|(heap, _)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
+            .filter(|(heap, _)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+        let Some((heap, budget)) = local.max_by_key(|(heap, _)| heap.size) else {
+            return HeapBudget::default();
+        };
+        let statistics = &budget.statistics;
+        // Without the extension vk-mem guesses at a share of the heap.
+        let live = self.device.chosen.memory_budget;
+        HeapBudget {
+            limit_bytes: if live { budget.budget } else { heap.size },
             // Blocks that are allocated but have room count as free.
-            .map(|(_, budget)| {
-                let statistics = &budget.statistics;
-                let room = statistics.blockBytes.saturating_sub(statistics.allocationBytes);
-                budget.budget.saturating_sub(budget.usage) + room
-            })
-            .max()
-            .unwrap_or(0)
+            taken_bytes: budget
+                .usage
+                .saturating_sub(statistics.blockBytes.saturating_sub(statistics.allocationBytes)),
+            total_bytes: heap.size,
+        }
+    }
+}
+
+/// What a heap has for this process.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeapBudget {
+    /// This process may take so much; at times less than it has taken.
+    limit_bytes: u64,
+    /// And has taken so much.
+    taken_bytes: u64,
+    total_bytes: u64,
+}
+
+impl HeapBudget {
+    fn free_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.taken_bytes)
     }
 }
 

@@ -69,6 +69,7 @@ struct State {
     faults: VecDeque<Fault>,
     counts: BTreeMap<Call, u64>,
     opened: u64,
+    budget_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -92,6 +93,11 @@ impl Plan {
     /// Executors opened so far.
     pub fn opened(&self) -> u64 {
         self.state().opened
+    }
+
+    /// What the driver says from now on that this process may use of the device's memory.
+    pub fn set_budget(&self, bytes: Option<u64>) {
+        self.state().budget_bytes = bytes;
     }
 
     /// Opens an executor that obeys this plan.
@@ -165,6 +171,15 @@ impl Executor for Faulty {
         self.inner.destroy_buffer(buffer);
     }
 
+    fn replace_buffer(
+        &mut self,
+        buffer: BufferHandle,
+        desc: &BufferDesc,
+    ) -> Result<BufferHandle, DeviceError> {
+        self.enter(Call::CreateBuffer)?;
+        self.inner.replace_buffer(buffer, desc)
+    }
+
     fn write(
         &mut self,
         buffer: BufferHandle,
@@ -210,7 +225,9 @@ impl Executor for Faulty {
     }
 
     fn memory(&self) -> MemoryReport {
-        self.inner.memory()
+        let report = self.inner.memory();
+        let budget_bytes = self.plan.state().budget_bytes.unwrap_or(report.budget_bytes);
+        MemoryReport { budget_bytes, ..report }
     }
 
     fn set_profiling(&mut self, on: bool) {

@@ -5,8 +5,8 @@
 
 use hob::engine::{
     self, AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
-    EngineStatus, EngineThread, GenerateRequest, GenerateResult, Owner, SamplingParams,
-    SessionAction, SessionId, SessionInfo, SessionOptions,
+    EngineStatus, EngineThread, GenerateRequest, GenerateResult, OpenExecutor, Owner,
+    SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions,
 };
 use hob::gpu::Executor;
 use hob::reference::ReferenceExecutor;
@@ -49,10 +49,15 @@ impl Engine {
 
     /// One that can put its model on a device again.
     pub fn start_to_reload(options: &EngineOptions) -> Self {
+        let open = || Ok(Box::new(ReferenceExecutor::new()) as Box<dyn Executor>);
+        Self::start_with(Box::new(open), options)
+    }
+
+    /// The same on devices of the caller's.
+    pub fn start_with(open: OpenExecutor, options: &EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [model, _] = tiny::write(folder.path());
-        let open = || Ok(Box::new(ReferenceExecutor::new()) as Box<dyn Executor>);
-        let opened = engine::open_with(Box::new(open), &model, options, &mut |_, _| {}).unwrap();
+        let opened = engine::open_with(open, &model, options, &mut |_, _| {}).unwrap();
         let (handle, thread) = engine::start(opened, options).unwrap();
         Self { handle, thread }
     }

@@ -138,6 +138,14 @@ impl Executor for Meter {
         self.inner.destroy_buffer(buffer);
     }
 
+    fn replace_buffer(
+        &mut self,
+        buffer: BufferHandle,
+        desc: &BufferDesc,
+    ) -> Result<BufferHandle, DeviceError> {
+        self.inner.replace_buffer(buffer, desc)
+    }
+
     fn write(
         &mut self,
         buffer: BufferHandle,
