@@ -29,7 +29,7 @@ layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
 layout(constant_id = 3) const uint HEAD_DIM = 64;
-layout(constant_id = 4) const uint KV_HALF = 1; // 1: pages hold f16, 0: f32
+layout(constant_id = 4) const uint KV_FORMAT = 1; // of the pages (include/pages.glsl)
 layout(constant_id = 5) const uint TILE_TOKENS = 1;
 layout(constant_id = 6) const uint HEADS = 1;   // query heads of a workgroup
 layout(constant_id = 7) const uint CAUSAL = 1;  // 0: a token sees those behind it too
@@ -62,15 +62,27 @@ const uint Q_LOADS = (Q_QUADS + SPREAD - 1) / SPREAD; // vec4 of q a lane holds 
 #include "pages.glsl"
 
 const uint V_WORDS = (KV_WORDS + LANES - 1) / LANES;     // words of a value that a lane owns
-const uint V_DIMS = KV_HALF == 1 ? 2 * V_WORDS : V_WORDS; // dimensions
+const uint V_DIMS = KV_PER_WORD * V_WORDS;           // dimensions
 
 const float LOWEST = -1e30;
 
-// Up to 32 dimensions, from 4 * `first` on, of the key of one position.
-void load_key(uint quad, uint first, out vec4 key[8]) {
-    if (KV_HALF == 1) {
+// Up to 32 dimensions, from 32 * `chunk` on, of the key of one position.
+void load_key(uint page, uint kv_head, uint slot, uint chunk, out vec4 key[8]) {
+    const uint quad = k_word(page, kv_heads, kv_head, slot, chunk * 32) / 4;
+    const uint left = Q_QUADS - chunk * 8; // vec4 of the head from there on
+    if (KV_FORMAT == KV_Q8_0) {
+        const uint scale_word = k_scale_word(page, kv_heads, kv_head, slot, chunk / 2);
+        const vec2 scales = unpackHalf2x16(values[scale_word]);
+        const float scale = chunk % 2 == 0 ? scales.x : scales.y;
+        [[unroll]] for (int i = 0; i < 2; i++) {
+            const uvec4 k = kv[quad + i * PAGE_TOKENS];
+            [[unroll]] for (int c = 0; c < 4; c++) {
+                key[4 * i + c] = kv_codes(k[c]) * scale;
+            }
+        }
+    } else if (KV_FORMAT == KV_F16) {
         [[unroll]] for (int i = 0; i < 4; i++) {
-            if (first + 2 * i >= Q_QUADS) {
+            if (2 * i >= left) {
                 break;
             }
             uvec4 k = kv[quad + i * PAGE_TOKENS];
@@ -79,7 +91,7 @@ void load_key(uint quad, uint first, out vec4 key[8]) {
         }
     } else {
         [[unroll]] for (int i = 0; i < 8; i++) {
-            if (first + i >= Q_QUADS) {
+            if (i >= left) {
                 break;
             }
             key[i] = uintBitsToFloat(kv[quad + i * PAGE_TOKENS]);
@@ -87,31 +99,51 @@ void load_key(uint quad, uint first, out vec4 key[8]) {
     }
 }
 
-// The dimensions of a value that this lane owns; `word` is its first.
-void load_value(uint word, bool inside, out float value[V_DIMS]) {
+// The values of a word of V, behind the first `at` of `value`.
+void put_word(uint word, uint at, float scale, inout float value[V_DIMS]) {
+    if (KV_FORMAT == KV_Q8_0) {
+        const vec4 codes = kv_codes(word) * scale;
+        [[unroll]] for (int i = 0; i < 4; i++) {
+            value[at + i] = codes[i];
+        }
+    } else if (KV_FORMAT == KV_F16) {
+        const vec2 pair = unpackHalf2x16(word);
+        value[at] = pair.x;
+        value[at + 1] = pair.y;
+    } else {
+        value[at] = uintBitsToFloat(word);
+    }
+}
+
+// The scale of word `word` of a value; 1 where the format has none.
+float v_scale(uint page, uint kv_head, uint slot, uint word) {
+    if (KV_FORMAT != KV_Q8_0) {
+        return 1.0;
+    }
+    const uint block = word / (KV_BLOCK / 4);
+    const uint scale_word = v_scale_word(page, kv_heads, kv_head, slot, block / 2);
+    const vec2 scales = unpackHalf2x16(values[scale_word]);
+    return block % 2 == 0 ? scales.x : scales.y;
+}
+
+// The dimensions of a value that this lane owns.
+void load_value(uint page, uint kv_head, uint slot, out float value[V_DIMS]) {
+    const uint own = gl_LocalInvocationID.x * V_WORDS;
+    const bool inside = own < KV_WORDS;
+    const uint word = v_word(page, kv_heads, kv_head, slot, 0) + own;
     if (V_WORDS % 4 == 0) {
         [[unroll]] for (uint i = 0; i < V_WORDS / 4; i++) {
-            uvec4 v = inside ? kv[word / 4 + i] : uvec4(0);
-            [[unroll]] for (int c = 0; c < 4; c++) {
-                if (KV_HALF == 1) {
-                    vec2 pair = unpackHalf2x16(v[c]);
-                    value[(4 * i + c) * 2] = pair.x;
-                    value[(4 * i + c) * 2 + 1] = pair.y;
-                } else {
-                    value[4 * i + c] = uintBitsToFloat(v[c]);
-                }
+            const uvec4 v = inside ? kv[word / 4 + i] : uvec4(0);
+            const float scale = inside ? v_scale(page, kv_head, slot, own + 4 * i) : 0.0;
+            [[unroll]] for (uint c = 0; c < 4; c++) {
+                put_word(v[c], (4 * i + c) * KV_PER_WORD, scale, value);
             }
         }
     } else {
         [[unroll]] for (uint i = 0; i < V_WORDS; i++) {
-            uint v = inside ? values[word + i] : 0;
-            if (KV_HALF == 1) {
-                vec2 pair = unpackHalf2x16(v);
-                value[2 * i] = pair.x;
-                value[2 * i + 1] = pair.y;
-            } else {
-                value[i] = uintBitsToFloat(v);
-            }
+            const bool there = own + i < KV_WORDS;
+            const float scale = there ? v_scale(page, kv_head, slot, own + i) : 0.0;
+            put_word(there ? values[word + i] : 0, i * KV_PER_WORD, scale, value);
         }
     }
 }
@@ -168,7 +200,7 @@ void main() {
         }
         [[unroll]] for (uint c = 0; c < CHUNKS; c++) {
             vec4 key[8];
-            load_key(k_word(page, kv_heads, kv_head, slot, c * 32) / 4, c * 8, key);
+            load_key(page, kv_head, slot, c, key);
             [[unroll]] for (uint j = 0; j < ROWS; j++) {
                 [[unroll]] for (uint i = 0; i < 8; i++) {
                     const uint at = c * 8 + i;
@@ -207,7 +239,6 @@ void main() {
         }
         lanes_ready();
 
-        const bool owns = lane * V_WORDS < KV_WORDS;
         for (uint first = 0; first < LANES; first += SPREAD) {
             if (block + first > last) {
                 break;
@@ -216,8 +247,7 @@ void main() {
                 const uint value_at = min(block + first + i, last);
                 const uint value_page = tables[table + value_at / PAGE_TOKENS];
                 float value[V_DIMS];
-                const uint row = v_word(value_page, kv_heads, kv_head, value_at % PAGE_TOKENS, 0);
-                load_value(row + lane * V_WORDS, owns, value);
+                load_value(value_page, kv_head, value_at % PAGE_TOKENS, value);
                 [[unroll]] for (uint j = 0; j < ROWS; j++) {
                     float w = lanes_get(ROWS * Q_LOADS + j, first + i, weight[j]).x;
                     [[unroll]] for (uint d = 0; d < V_DIMS; d++) {

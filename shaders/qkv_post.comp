@@ -11,7 +11,7 @@
 // Binding 6  q       f32 [tokens, heads * HEAD_DIM]
 // Binding 7  kv      u32 words of this layer's pages (include/pages.glsl)
 // Needs      subgroup shuffle with SUBGROUPS=1
-// Numerics   f32; f16 pages round to nearest even
+// Numerics   f32; pages of f16, and scales of q8_0, round to nearest even
 //
 // Variant qkv_post: SUBGROUPS=1
 // Variant qkv_post_shared: SUBGROUPS=0
@@ -23,7 +23,7 @@ layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
 layout(constant_id = 3) const uint HEAD_DIM = 64;
-layout(constant_id = 4) const uint KV_HALF = 1;  // 1: pages hold f16, 0: f32
+layout(constant_id = 4) const uint KV_FORMAT = 1; // of the pages (include/pages.glsl)
 layout(constant_id = 5) const uint QK_NORM = 0;
 layout(constant_id = 6) const uint NEOX = 0; // 1: (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
 
@@ -93,6 +93,70 @@ float rotated(Head head, uint dim, uint position) {
     return is_first ? own * cs.x - partner * cs.y : own * cs.x + partner * cs.y;
 }
 
+// Two neighbouring dimensions of a head, as q or the pages take them.
+vec2 pair_of(Head head, uint dim, uint position, bool is_v) {
+    if (is_v) {
+        return vec2(qkv[head.at + dim], qkv[head.at + dim + 1]);
+    }
+    return vec2(rotated(head, dim, position), rotated(head, dim + 1, position));
+}
+
+const uint SPREAD = LANES < 8 ? LANES : 8; // lanes that make two blocks of KV_Q8_0
+const uint CODE_WORDS = 8 / SPREAD;        // of each block, by a lane
+
+// Stores a block of KV_Q8_0 from dimension `first` on, nothing past the end of the head, and gives
+// its scale.
+float store_block(Head head, uint page, uint kv_head, uint position, bool is_v, uint first) {
+    const uint own = first + gl_LocalInvocationID.x % SPREAD * CODE_WORDS * 4;
+    vec4 values[CODE_WORDS];
+    float largest = 0.0;
+    for (uint i = 0; i < CODE_WORDS; i++) {
+        const uint dim = own + 4 * i;
+        values[i] = vec4(0.0);
+        if (dim < HEAD_DIM) {
+            values[i].xy = pair_of(head, dim, position, is_v);
+            values[i].zw = pair_of(head, dim + 2, position, is_v);
+        }
+        const vec2 size = max(abs(values[i].xy), abs(values[i].zw));
+        largest = max(largest, max(size.x, size.y));
+    }
+    for (uint mask = 1; mask < SPREAD; mask <<= 1) {
+        largest = max(largest, lanes_exchange(largest, mask));
+    }
+    const float scale = round_to_half(largest / 127.0);
+    const float factor = scale > 0.0 ? 1.0 / scale : 0.0;
+    for (uint i = 0; i < CODE_WORDS; i++) {
+        const uint dim = own + 4 * i;
+        const ivec4 code = ivec4(clamp(roundEven(values[i] * factor), -127.0, 127.0)) & 0xff;
+        if (dim < HEAD_DIM) {
+            const uint slot = position % PAGE_TOKENS;
+            const uint word = is_v ? v_word(page, kv_heads, kv_head, slot, dim)
+                                   : k_word(page, kv_heads, kv_head, slot, dim);
+            kv[word] = uint(code.x | code.y << 8 | code.z << 16 | code.w << 24);
+        }
+    }
+    return scale;
+}
+
+// Stores a head of k or v as KV_Q8_0: SPREAD lanes at a time take two blocks, whose scales share a
+// word.
+void store_codes(Head head, uint page, uint kv_head, uint position, bool is_v) {
+    const uint lane = gl_LocalInvocationID.x;
+    const uint slot = position % PAGE_TOKENS;
+    for (uint start = 0; start < SCALE_WORDS; start += LANES / SPREAD) {
+        const uint pair = start + lane / SPREAD;
+        const uint first = 2 * pair * KV_BLOCK;
+        vec2 scales;
+        scales.x = store_block(head, page, kv_head, position, is_v, first);
+        scales.y = store_block(head, page, kv_head, position, is_v, first + KV_BLOCK);
+        if (lane % SPREAD == 0 && pair < SCALE_WORDS) {
+            const uint word = is_v ? v_scale_word(page, kv_heads, kv_head, slot, pair)
+                                   : k_scale_word(page, kv_heads, kv_head, slot, pair);
+            kv[word] = packHalf2x16(scales);
+        }
+    }
+}
+
 void main() {
     const uint lane = gl_LocalInvocationID.x;
     const uint token = gl_WorkGroupID.x;
@@ -129,22 +193,19 @@ void main() {
     }
     const uint kv_head = is_v ? head - heads - kv_heads : head - heads;
     const uint page = is_q ? 0 : tables[steps[token].z * table_stride + position / PAGE_TOKENS];
+    if (KV_FORMAT == KV_Q8_0 && !is_q) {
+        store_codes(own, page, kv_head, position, is_v);
+        return;
+    }
     for (uint pair = lane; pair < HEAD_DIM / 2; pair += LANES) {
         const uint dim = 2 * pair;
-        vec2 value;
-        if (is_v) {
-            value = vec2(qkv[at + dim], qkv[at + dim + 1]);
-        } else {
-            value = vec2(
-                rotated(own, dim, position),
-                rotated(own, dim + 1, position));
-        }
+        const vec2 value = pair_of(own, dim, position, is_v);
         if (is_q) {
             q[(token * heads + head) * (HEAD_DIM / 2) + pair] = value;
         } else {
             uint word = is_v ? v_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim)
                              : k_word(page, kv_heads, kv_head, position % PAGE_TOKENS, dim);
-            if (KV_HALF == 1) {
+            if (KV_FORMAT == KV_F16) {
                 kv[word] = pack_half(value);
             } else {
                 kv[word] = floatBitsToUint(value.x);

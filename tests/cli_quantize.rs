@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use cli_support::{hob, stderr, stdout};
 use common::{Driven, Sizes, log_softmax};
 use hob::gguf::{GgufBuilder, GgufFile};
+use hob::kernels::KvFormat;
 use hob::reference::ReferenceExecutor;
 use hob::tensor::DType;
 use serde_json::Value;
@@ -35,7 +36,7 @@ fn quantize(folder: &Path, arguments: &[&str]) -> std::process::Output {
 
 /// Log-probabilities of every position of the prompt.
 fn log_probabilities(path: &Path) -> Vec<Vec<f32>> {
-    let sizes = Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, half: false };
+    let sizes = Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, format: KvFormat::F32 };
     let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), path, sizes);
     let lease = model.lease(PROMPT.len());
     let rows = model.evaluate(&lease, 0, &PROMPT, PROMPT.len(), 16);

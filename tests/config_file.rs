@@ -41,7 +41,7 @@ fn wrong_values_name_key_wanted_and_found() {
         ("\nvalidation = 1", "hobd.toml:2: validation: wanted true or false, found the integer 1"),
         (
             "kv_dtype = \"f8\"",
-            "hobd.toml:1: kv_dtype: wanted \"auto\", \"f32\" or \"f16\", found the string \"f8\"",
+            "hobd.toml:1: kv_dtype: wanted \"auto\", \"f32\", \"f16\" or \"q8_0\", found the string \"f8\"",
         ),
         (
             "sessions_max = \"many\"",

@@ -9,6 +9,7 @@ mod random;
 
 use architectures::MODELS;
 use common::{Driven, Sizes};
+use hob::kernels::KvFormat;
 
 /// As on the reference executor: llama.cpp's own f32 arithmetic, with GELU looked up in f16.
 const TOLERANCE: f32 = 0.01;
@@ -25,8 +26,12 @@ fn tiny_models_give_the_logits_of_llama_cpp() {
         let path = tiny.write(folder.path());
         let executor = device::open(false);
         let messages = executor.messages();
-        let sizes =
-            Sizes { context_tokens: tiny.context, sessions: 1, tokens_max: 64, half: false };
+        let sizes = Sizes {
+            context_tokens: tiny.context,
+            sessions: 1,
+            tokens_max: 64,
+            format: KvFormat::F32,
+        };
         let mut model = Driven::load(Box::new(executor), &path, sizes);
         match architectures::check(&mut model, tiny, TOLERANCE) {
             Ok(worst) => println!("{name}: worst logprob difference {worst:.5}"),

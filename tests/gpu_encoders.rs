@@ -6,6 +6,7 @@ mod common;
 mod device;
 
 use common::{Driven, Sizes, check_embeddings, encoder};
+use hob::kernels::KvFormat;
 
 /// llama.cpp looks GELU up in a table of f16; the values of an embedding of length 1 are about 0.1.
 const TOLERANCE: f32 = 0.001;
@@ -16,7 +17,8 @@ fn encoders_give_the_embeddings_of_llama_cpp() {
         let executor = device::open(false);
         let messages = executor.messages();
         let (path, goldens) = encoder(name);
-        let sizes = Sizes { context_tokens: 128, sessions: 3, tokens_max: 128, half: false };
+        let sizes =
+            Sizes { context_tokens: 128, sessions: 3, tokens_max: 128, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(executor), &path, sizes);
         let worst = check_embeddings(&mut model, &goldens, TOLERANCE);
         println!("{name}: worst difference {worst:.6}");

@@ -6,11 +6,13 @@ mod common;
 mod device;
 
 use common::{Driven, Sizes, check_golden, mixture};
+use hob::kernels::KvFormat;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
 
-const SIZES: Sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, half: false };
+const SIZES: Sizes =
+    Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
 
 /// The most different ones; the reference executor runs them all.
 const NAMES: [&str; 2] = ["qwen2moe", "deepseek"];

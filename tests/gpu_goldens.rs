@@ -8,18 +8,25 @@ mod device;
 use std::path::Path;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
+use hob::kernels::KvFormat;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
 /// The same with keys and values rounded to f16.
 const TOLERANCE_F16: f32 = 0.05;
+/// And rounded to bytes with a scale for 32.
+const TOLERANCE_Q8_0: f32 = 0.3;
 
-fn check(path: &Path, half: bool, disable_subgroup_ops: bool, prompts: usize) -> f32 {
+fn check(path: &Path, format: KvFormat, disable_subgroup_ops: bool, prompts: usize) -> f32 {
     let executor = device::open(disable_subgroup_ops);
-    let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, half };
+    let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format };
     let messages = executor.messages();
     let mut model = Driven::load(Box::new(executor), path, sizes);
-    let tolerance = if half { TOLERANCE_F16 } else { TOLERANCE_F32 };
+    let tolerance = match format {
+        KvFormat::F32 => TOLERANCE_F32,
+        KvFormat::F16 => TOLERANCE_F16,
+        KvFormat::Q8_0 => TOLERANCE_Q8_0,
+    };
     let mut worst = 0.0_f32;
     for golden in goldens(&path.with_extension("golden.json")).iter().take(prompts) {
         worst = worst.max(check_golden(&mut model, golden, tolerance, 64));
@@ -39,14 +46,12 @@ fn small_models_give_the_logits_of_llama_cpp() {
         let path = shared.join("tiny").join(format!("{name}.gguf"));
         // Rounding keys and values concerns attention alone: types of weights and of rotation share
         // it.
-        let halves: &[bool] = if ["-Q", "-BF", "-longrope"].iter().any(|part| name.contains(part)) {
-            &[false]
-        } else {
-            &[false, true]
-        };
-        for half in halves.iter().copied() {
-            let worst = check(&path, half, false, 2);
-            println!("{name} f16 KV {half}: worst {worst:.4}");
+        let rounded = !["-Q", "-BF", "-longrope"].iter().any(|part| name.contains(part));
+        let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8_0];
+        for format in &formats[..if rounded { 3 } else { 1 }] {
+            let prompts = if *format == KvFormat::Q8_0 { 1 } else { 2 };
+            let worst = check(&path, *format, false, prompts);
+            println!("{name}, cache of {}: worst {worst:.4}", format.name());
         }
     }
 }
@@ -64,7 +69,8 @@ fn variants_without_subgroup_operations_give_them_too() {
     // One model of each kind of shader; heads of 64 dimensions, which every driver compiles
     // quickly.
     for name in ["llama-Q4_K_M", "gemma3"] {
-        let worst = check(&shared.join("tiny").join(format!("{name}.gguf")), false, true, 1);
+        let worst =
+            check(&shared.join("tiny").join(format!("{name}.gguf")), KvFormat::F32, true, 1);
         println!("{name} shared memory: worst {worst:.4}");
     }
 }

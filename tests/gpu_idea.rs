@@ -17,7 +17,7 @@ use std::path::Path;
 
 use common::{Driven, Sizes, argmax};
 use hob::gpu::Executor;
-use hob::kernels::PageLayout;
+use hob::kernels::{KvFormat, PageLayout};
 use hob::kv_cache::KvLease;
 use hob::reference::ReferenceExecutor;
 use hob::scheduler::{Batch, TokenSpan};
@@ -31,11 +31,12 @@ const TOKENS_MAX: usize = 64;
 /// Most logit rows of a step, by `Driven`.
 const ROWS_MAX: usize = 16;
 
-const SIZES: Sizes = Sizes { context_tokens: 128, sessions: 4, tokens_max: TOKENS_MAX, half: true };
+const SIZES: Sizes =
+    Sizes { context_tokens: 128, sessions: 4, tokens_max: TOKENS_MAX, format: KvFormat::F16 };
 
 /// Runs `body` with the model on every executor.
-fn on_all_executors(path: &Path, half: bool, body: impl Fn(&mut Driven)) {
-    let sizes = Sizes { half, ..SIZES };
+fn on_all_executors(path: &Path, format: KvFormat, body: impl Fn(&mut Driven)) {
+    let sizes = Sizes { format, ..SIZES };
     println!("{} on the reference", path.display());
     body(&mut Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), path, sizes));
     for disable_subgroup_ops in [false, true] {
@@ -52,10 +53,10 @@ fn on_all_executors(path: &Path, half: bool, body: impl Fn(&mut Driven)) {
 }
 
 /// Runs `body` with every tiny model on every executor.
-fn on_tiny_models(half: bool, body: impl Fn(&mut Driven)) {
+fn on_tiny_models(format: KvFormat, body: impl Fn(&mut Driven)) {
     let folder = tempfile::tempdir().unwrap();
     for path in tiny::write(folder.path()) {
-        on_all_executors(&path, half, &body);
+        on_all_executors(&path, format, &body);
     }
 }
 
@@ -109,8 +110,8 @@ fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
 
 #[test]
 fn prefill_of_many_tokens_equals_as_many_decode_steps() {
-    for half in [true, false] {
-        on_tiny_models(half, |model| {
+    for format in [KvFormat::F16, KvFormat::F32, KvFormat::Q8_0] {
+        on_tiny_models(format, |model| {
             let tokens = random_tokens(1, 40);
             let lease = model.lease(tokens.len());
             let decoded: Vec<Vec<f32>> = (0..tokens.len())
@@ -157,7 +158,7 @@ fn continue_greedily(
 #[test]
 fn interleaved_sessions_give_what_each_gives_alone() {
     const STEPS: usize = 6;
-    on_tiny_models(true, |model| {
+    on_tiny_models(KvFormat::F16, |model| {
         let prompts = [random_tokens(2, 7), random_tokens(3, 33)];
         let alone = prompts.each_ref().map(|prompt| {
             let lease = model.lease(prompt.len() + STEPS);
@@ -215,7 +216,7 @@ fn interleaved_sessions_give_what_each_gives_alone() {
 /// evaluated alone, and so is what its origin does meanwhile.
 #[test]
 fn a_fork_and_its_origin_give_what_each_text_gives_alone() {
-    on_tiny_models(true, |model| {
+    on_tiny_models(KvFormat::F16, |model| {
         let text = random_tokens(8, 45);
         let ways = [random_tokens(9, 5), random_tokens(10, 5)];
         let alone = ways.each_ref().map(|way| {
@@ -293,7 +294,7 @@ fn check_causal(model: &mut Driven, texts: [&[u32]; 2], shared: usize) {
 
 #[test]
 fn the_cache_is_contextual() {
-    on_tiny_models(true, |model| {
+    on_tiny_models(KvFormat::F16, |model| {
         let (mut a, mut b) = (random_tokens(4, 9), random_tokens(5, 9));
         (a[8], b[8]) = (17, 17);
         check_contextual(model, [&a, &b]);
@@ -306,7 +307,7 @@ fn the_cache_is_contextual() {
 
 #[test]
 fn the_cache_is_causal() {
-    on_tiny_models(true, |model| {
+    on_tiny_models(KvFormat::F16, |model| {
         let a = random_tokens(6, 16);
         for changed in [1, 5, 15] {
             let mut b = a.clone();

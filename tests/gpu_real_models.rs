@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Driven, Sizes, check_golden, golden_data, real_model};
+use hob::kernels::KvFormat;
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
@@ -12,13 +13,20 @@ const TOLERANCE_F32: f32 = 0.02;
 const TOLERANCE_F16_GELU: f32 = 0.025;
 /// The same with keys and values rounded to f16.
 const TOLERANCE_F16: f32 = 0.05;
+/// And rounded to bytes with a scale for 32.
+const TOLERANCE_Q8_0: f32 = 0.15;
 
 /// Rounding shows in short prompts as in long ones, and the time is short.
 const F16_PROMPT_TOKENS_MAX: usize = 100;
 
 fn check(file: &str, golden: &str, tolerance_f32: f32) {
     let model = real_model(file);
-    for (half, tolerance) in [(false, tolerance_f32), (true, TOLERANCE_F16)] {
+    let tolerances = [
+        (KvFormat::F32, tolerance_f32),
+        (KvFormat::F16, TOLERANCE_F16),
+        (KvFormat::Q8_0, TOLERANCE_Q8_0),
+    ];
+    for (format, tolerance) in tolerances {
         let executor = VulkanExecutor::new(&VulkanConfig::default()).unwrap_or_else(|error| {
             panic!("{error}\n(tests need a Vulkan driver: run `make deps`)")
         });
@@ -26,14 +34,15 @@ fn check(file: &str, golden: &str, tolerance_f32: f32) {
         let slow = format!("{executor:?}").contains("SwiftShader");
         let goldens = golden_data(golden);
         let count = if slow { 1 } else { goldens.len() };
-        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, half };
+        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, format };
         let mut driven = Driven::load(Box::new(executor), &model, sizes);
         for golden in &goldens[..count] {
-            if half && golden.tokens.len() > F16_PROMPT_TOKENS_MAX {
+            if format != KvFormat::F32 && golden.tokens.len() > F16_PROMPT_TOKENS_MAX {
                 continue;
             }
             let worst = check_golden(&mut driven, golden, tolerance, 128);
-            println!("{file} f16 KV {half} {}: worst logprob difference {worst:.4}", golden.name);
+            let (cache, prompt) = (format.name(), &golden.name);
+            println!("{file}, cache of {cache}, {prompt}: worst logprob difference {worst:.4}");
         }
     }
 }

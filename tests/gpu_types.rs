@@ -12,6 +12,7 @@ mod random;
 mod typed_model;
 
 use common::{Driven, Sizes, check_golden, goldens};
+use hob::kernels::KvFormat;
 
 /// f32 in another order, against f64.
 const TOLERANCE: f32 = 5e-3;
@@ -26,7 +27,8 @@ fn models_of_mixed_types_give_the_logits_of_numpy() {
         let path = typed_model::write(folder.path(), index, &golden.name);
         let executor = device::open(false);
         let messages = executor.messages();
-        let sizes = Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, half: false };
+        let sizes =
+            Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(executor), &path, sizes);
         check_golden(&mut model, golden, TOLERANCE, 16);
         drop(model);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{Driven, Sizes};
 use hob::gguf::{GgufBuilder, GgufFile, TensorInfo};
 use hob::hf;
+use hob::kernels::KvFormat;
 use hob::reference::ReferenceExecutor;
 use hob::tensor::{DType, dequantize_row};
 use hob::tokenizer::{Tokenizer, VocabSource};
@@ -16,7 +17,8 @@ use serde_json::{Value, json};
 /// A tensor as the folder has it: name, type, shape (outermost first), data.
 type Weight = (String, DType, Vec<u64>, Vec<u8>);
 
-const SIZES: Sizes = Sizes { context_tokens: 128, sessions: 1, tokens_max: 64, half: false };
+const SIZES: Sizes =
+    Sizes { context_tokens: 128, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
 
 const TEXT: &str = "The river runs past 12 old  houses, don't you see? Ünïcode 苹果\n\n  end";
 

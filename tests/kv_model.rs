@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use hob::gpu::Executor;
-use hob::kernels::PageLayout;
+use hob::kernels::{KvFormat, PageLayout};
 use hob::kv_cache::{KvCache, KvConfig, KvLease, PageId};
 use hob::reference::ReferenceExecutor;
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let layout = PageLayout { kv_heads: 1, head_dim: 8, half: true };
+        let layout = PageLayout { kv_heads: 1, head_dim: 8, format: KvFormat::F16 };
         let mut executor = ReferenceExecutor::new();
         let config = KvConfig {
             layout,

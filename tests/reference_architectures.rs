@@ -7,6 +7,7 @@ mod random;
 
 use architectures::MODELS;
 use common::{Driven, Sizes};
+use hob::kernels::KvFormat;
 use hob::reference::ReferenceExecutor;
 
 /// llama.cpp's own f32 arithmetic, summed in another order, with GELU looked up in f16.
@@ -28,8 +29,12 @@ fn tiny_models_give_the_logits_of_llama_cpp() {
     let mut failures = Vec::new();
     for tiny in MODELS {
         let path = tiny.write(folder.path());
-        let sizes =
-            Sizes { context_tokens: tiny.context, sessions: 1, tokens_max: 64, half: false };
+        let sizes = Sizes {
+            context_tokens: tiny.context,
+            sessions: 1,
+            tokens_max: 64,
+            format: KvFormat::F32,
+        };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         match architectures::check(&mut model, tiny, TOLERANCE) {
             Ok(worst) => println!("{}: worst logprob difference {worst:.5}", tiny.name),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, golden_data, goldens, real_model};
+use hob::kernels::KvFormat;
 use hob::reference::ReferenceExecutor;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
@@ -16,7 +17,8 @@ fn small_models_give_the_logits_of_llama_cpp() {
     };
     for name in SMALL_MODELS {
         let path = shared.join("tiny").join(format!("{name}.gguf"));
-        let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, half: false };
+        let sizes =
+            Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         let mut worst = 0.0_f32;
         for golden in goldens(&path.with_extension("golden.json")) {
@@ -33,7 +35,7 @@ fn short_factors_divide_the_frequencies_of_a_context_that_needs_no_long_ones() {
         return;
     };
     let path = shared.join("tiny/phi3-longrope.gguf");
-    let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, half: false };
+    let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
     let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
     for golden in goldens(&path.with_extension("ctx256.golden.json")) {
         check_golden(&mut model, &golden, TOLERANCE, 64);
@@ -48,7 +50,8 @@ fn real_models_give_the_logits_of_llama_cpp() {
     for (file, golden) in
         [("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"), ("gemma-3-270m-q4_k_m.gguf", "gemma3")]
     {
-        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, half: false };
+        let sizes =
+            Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, format: KvFormat::F32 };
         let executor = Box::new(ReferenceExecutor::new());
         let mut model = Driven::load(executor, &real_model(file), sizes);
         let mut goldens = golden_data(golden);
@@ -64,7 +67,8 @@ fn real_models_give_the_logits_of_llama_cpp() {
 fn mixtures_of_experts_give_the_logits_of_llama_cpp() {
     for name in common::MIXTURES {
         let (path, goldens) = common::mixture(name);
-        let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, half: false };
+        let sizes =
+            Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         let mut worst = 0.0_f32;
         for golden in goldens {
@@ -81,7 +85,8 @@ const EMBEDDING_TOLERANCE: f32 = 0.001;
 fn encoders_give_the_embeddings_of_llama_cpp() {
     for name in common::ENCODERS {
         let (path, goldens) = common::encoder(name);
-        let sizes = Sizes { context_tokens: 128, sessions: 3, tokens_max: 128, half: false };
+        let sizes =
+            Sizes { context_tokens: 128, sessions: 3, tokens_max: 128, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         let worst = common::check_embeddings(&mut model, &goldens, EMBEDDING_TOLERANCE);
         println!("{name}: worst difference {worst:.6}");

@@ -10,6 +10,7 @@ mod random;
 mod typed_model;
 
 use common::{Driven, Sizes, check_golden, goldens};
+use hob::kernels::KvFormat;
 use hob::reference::ReferenceExecutor;
 use hob::tensor::DType;
 
@@ -23,7 +24,8 @@ fn models_of_every_type_give_the_logits_of_numpy() {
     assert_eq!(all.len(), DType::ALL.len() + 2, "a golden for each type and mixture");
     for (index, golden) in all.iter().enumerate() {
         let path = typed_model::write(folder.path(), index, &golden.name);
-        let sizes = Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, half: false };
+        let sizes =
+            Sizes { context_tokens: 64, sessions: 1, tokens_max: 16, format: KvFormat::F32 };
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         let worst = check_golden(&mut model, golden, TOLERANCE, 16);
         println!("{}: worst logprob difference {worst:.5}", golden.name);

@@ -1,29 +1,55 @@
 // KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all
-// V.
+// V, then the scales of KV_Q8_0.
 //
-//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side,
-//     for lanes
-//        that each own a position
-//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side,
-//     for
+//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side, for
+//        lanes that each own a position
+//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side, for
 //        lanes that each own dimensions
+//     scales of K  [kv_heads][SCALE_WORDS][PAGE_TOKENS] words of two f16, of 32 dimensions each
+//     scales of V  [kv_heads][PAGE_TOKENS][SCALE_WORDS]
 //
-// A quad is 128 bits: 8 f16 or 4 f32. The including shader defines HEAD_DIM and KV_HALF.
+// A quad is 128 bits: 4 f32, 8 f16 or 16 bytes. The including shader defines HEAD_DIM and KV_FORMAT,
+// one of src/kernels/pages.rs: KvFormat.
 
-const uint PAGE_TOKENS = 32; // src/kv_cache/layout.rs: PAGE_TOKENS
-const uint KV_QUAD = KV_HALF == 1 ? 8 : 4;
-const uint KV_WORDS = KV_HALF == 1 ? HEAD_DIM / 2 : HEAD_DIM; // of one head at one position
+const uint KV_F32 = 0;
+const uint KV_F16 = 1;
+const uint KV_Q8_0 = 2;
 
-uint page_words(uint kv_heads) { return 2 * kv_heads * PAGE_TOKENS * KV_WORDS; }
+const uint PAGE_TOKENS = 32; // src/kernels/pages.rs: PageLayout::TOKENS
+const uint KV_BLOCK = 32;    // dimensions that share a scale
+const uint KV_PER_WORD = 1u << KV_FORMAT;
+const uint KV_QUAD = 4 * KV_PER_WORD;
+const uint KV_WORDS = HEAD_DIM / KV_PER_WORD; // of one head at one position
+const uint SCALE_WORDS = KV_FORMAT == KV_Q8_0 ? (HEAD_DIM + 63) / 64 : 0;
 
-// Word that holds dimension `dim` (even with f16) of K.
+uint page_words(uint kv_heads) { return 2 * kv_heads * PAGE_TOKENS * (KV_WORDS + SCALE_WORDS); }
+
+// Word that holds dimension `dim` of K, the first of its word.
 uint k_word(uint page, uint kv_heads, uint kv_head, uint slot, uint dim) {
     uint quad = (kv_head * (HEAD_DIM / KV_QUAD) + dim / KV_QUAD) * PAGE_TOKENS + slot;
-    return page * page_words(kv_heads) + quad * 4 + dim % KV_QUAD / (KV_QUAD / 4);
+    return page * page_words(kv_heads) + quad * 4 + dim % KV_QUAD / KV_PER_WORD;
 }
 
-// Word that holds dimension `dim` (even with f16) of V.
+// Word that holds dimension `dim` of V, the first of its word.
 uint v_word(uint page, uint kv_heads, uint kv_head, uint slot, uint dim) {
     uint row = (kv_heads + kv_head) * PAGE_TOKENS + slot;
-    return page * page_words(kv_heads) + row * KV_WORDS + dim / (KV_QUAD / 4);
+    return page * page_words(kv_heads) + row * KV_WORDS + dim / KV_PER_WORD;
+}
+
+// Word with the scales of 64 dimensions of K, from 64 * `pair` on.
+uint k_scale_word(uint page, uint kv_heads, uint kv_head, uint slot, uint pair) {
+    uint behind = page * page_words(kv_heads) + 2 * kv_heads * PAGE_TOKENS * KV_WORDS;
+    return behind + (kv_head * SCALE_WORDS + pair) * PAGE_TOKENS + slot;
+}
+
+// The same of V.
+uint v_scale_word(uint page, uint kv_heads, uint kv_head, uint slot, uint pair) {
+    uint behind = page * page_words(kv_heads) + 2 * kv_heads * PAGE_TOKENS * KV_WORDS;
+    return behind + ((kv_heads + kv_head) * PAGE_TOKENS + slot) * SCALE_WORDS + pair;
+}
+
+// The four bytes of a word of KV_Q8_0, signed.
+vec4 kv_codes(uint word) {
+    ivec4 codes = ivec4(int(word) << 24, int(word) << 16, int(word) << 8, int(word));
+    return vec4(codes >> 24);
 }

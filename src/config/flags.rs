@@ -96,7 +96,7 @@ impl Flags {
 
 impl ValueEnum for KvDtype {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Auto, Self::F32, Self::F16]
+        &[Self::Auto, Self::F32, Self::F16, Self::Q8_0]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
@@ -104,6 +104,7 @@ impl ValueEnum for KvDtype {
             Self::Auto => "auto".into(),
             Self::F32 => "f32".into(),
             Self::F16 => "f16".into(),
+            Self::Q8_0 => "q8_0".into(),
         })
     }
 }

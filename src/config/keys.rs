@@ -34,7 +34,7 @@ pub(super) const KEYS: [Key; 37] = [
     },
     any("device", "an index, name or UUID in quotes"),
     any("validation", "true or false"),
-    any("kv_dtype", "\"auto\", \"f32\" or \"f16\""),
+    any("kv_dtype", "\"auto\", \"f32\", \"f16\" or \"q8_0\""),
     Key {
         name: "context_tokens",
         wanted: "an integer from 0 to 1048576",

@@ -30,6 +30,7 @@ pub const EXIT_CONFIG: u8 = 78;
 /// Number format of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[allow(non_camel_case_types)] // as the field writes them
 pub enum KvDtype {
     /// `f16` where the device has 16-bit storage, else `f32`.
     #[default]
@@ -38,6 +39,9 @@ pub enum KvDtype {
     F32,
     /// 2 bytes a number: half the memory.
     F16,
+    /// 8 bits a number and a scale for 32: a quarter of the memory. Heads of whole blocks alone.
+    #[serde(rename = "q8_0")]
+    Q8_0,
 }
 
 /// Type that the matrices of a Hugging Face folder are quantised to as they are loaded.

@@ -23,7 +23,7 @@ use crate::config::{KvDtype, MemoryReserve};
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
-use crate::kernels::PageLayout;
+use crate::kernels::{KvFormat, PageLayout};
 use crate::kv_cache::KvConfig;
 use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
 use crate::tensor::DType;
@@ -223,6 +223,7 @@ fn load(
     let (tokenizer, chat) = open_text(&file, options)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
+    refuse_partial_blocks(&file, &hyper, kv_format(options.kv_dtype, &caps))?;
     let free_bytes = budget::free_bytes(executor.memory(), options.memory_reserve);
     let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum();
     let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
@@ -312,12 +313,8 @@ fn kv_config(
     options: &EngineOptions,
     free_bytes: u64,
 ) -> KvConfig {
-    let half = match options.kv_dtype {
-        KvDtype::Auto => caps.storage_16bit,
-        KvDtype::F32 => false,
-        KvDtype::F16 => true,
-    };
-    let layout = PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half };
+    let (kv_heads, head_dim) = (hyper.kv_heads, hyper.head_dim);
+    let layout = PageLayout { kv_heads, head_dim, format: kv_format(options.kv_dtype, caps) };
     let trained = hyper.context_trained as usize;
     let bindable = KvConfig::tokens_bindable(&layout, caps);
     let context_tokens = match options.context_tokens {
@@ -341,6 +338,33 @@ fn kv_config(
     }
     config.tokens_max = config.tokens_max.max(context_tokens).min(bindable);
     config
+}
+
+fn kv_format(wanted: KvDtype, caps: &Capabilities) -> KvFormat {
+    match wanted {
+        KvDtype::Auto if !caps.storage_16bit => KvFormat::F32,
+        KvDtype::F32 => KvFormat::F32,
+        KvDtype::Auto | KvDtype::F16 => KvFormat::F16,
+        KvDtype::Q8_0 => KvFormat::Q8_0,
+    }
+}
+
+/// A format of blocks holds heads of whole blocks alone.
+fn refuse_partial_blocks(
+    file: &GgufFile,
+    hyper: &HyperParams,
+    format: KvFormat,
+) -> Result<(), ModelLoadError> {
+    if format.holds(hyper.head_dim) {
+        return Ok(());
+    }
+    let (block, name) = (KvFormat::BLOCK, format.name());
+    Err(ModelLoadError::Value {
+        path: file.path().to_owned(),
+        key: format!("{}.attention.key_length", hyper.architecture),
+        wanted: format!("a multiple of {block}, for kv_dtype = {name:?}; \"f16\" holds any"),
+        found: hyper.head_dim.to_string(),
+    })
 }
 
 /// Logs where the context that was asked for is more than the model knows or the device can hold.

@@ -326,7 +326,7 @@ impl Worker {
         EngineStatus {
             device: caps.device_name.clone(),
             driver: caps.driver.clone(),
-            kv_dtype: if kv.config().layout.half { "f16" } else { "f32" }.into(),
+            kv_dtype: kv.config().layout.format.name().into(),
             kv_tokens_max: pool,
             kv_tokens_used: pool - kv.tokens_free() as u64,
             kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },

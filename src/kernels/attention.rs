@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{by_subgroups, spirv};
+use super::{KvFormat, by_subgroups, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
 /// Push constants.
@@ -58,8 +58,8 @@ pub struct Attention {
     pub kv_heads: u32,
     /// Dimensions of a head, a multiple of 8.
     pub head_dim: u32,
-    /// Whether the pages hold f16 (else f32).
-    pub kv_half: bool,
+    /// What the pages hold.
+    pub format: KvFormat,
     /// Positions a token sees, itself included; 0 for all.
     pub window: u32,
     /// Whether a token sees only itself and those before it; else also those behind it, and windows
@@ -108,7 +108,7 @@ pub fn record(
         1,
         1,
         args.head_dim,
-        u32::from(args.kv_half),
+        args.format.code(),
         shape.tile_tokens,
         shape.heads,
         u32::from(args.causal),

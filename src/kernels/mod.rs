@@ -26,7 +26,7 @@ use crate::tensor::DType;
 
 pub use matmul_experts::PackedExperts;
 pub use matrix::{PackedMatrix, RowSlice};
-pub use pages::PageLayout;
+pub use pages::{KvFormat, PageLayout};
 
 /// Picks the variant for the device: with subgroup operations, or through shared memory.
 fn by_subgroups(

@@ -1,6 +1,63 @@
-//! `shaders/include/pages.glsl`: where a KV page keeps the key and value of a position.
+//! `shaders/include/pages.glsl`: where a KV page keeps the key and value of a position, and as what.
 
 use half::f16;
+
+/// Number format of keys and values; the numbers are those of the shaders' `KV_FORMAT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// 4 bytes a value.
+    F32 = 0,
+    /// 2 bytes a value.
+    F16 = 1,
+    /// Signed bytes in blocks of 32, with an f16 scale for each: heads of whole blocks alone.
+    Q8_0 = 2,
+}
+
+impl KvFormat {
+    /// Values that share a scale in [`KvFormat::Q8_0`].
+    pub const BLOCK: u32 = 32;
+
+    /// Its number in the shaders.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The format of a number in the shaders.
+    ///
+    /// # Panics
+    /// If there is none of this number: a bug of the caller.
+    #[must_use]
+    pub fn of_code(code: u32) -> Self {
+        let formats = [Self::F32, Self::F16, Self::Q8_0];
+        formats.into_iter().find(|format| format.code() == code).expect("a format's number")
+    }
+
+    /// As the configuration writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Whether heads of so many dimensions can be kept in it.
+    #[must_use]
+    pub const fn holds(self, head_dim: u32) -> bool {
+        !matches!(self, Self::Q8_0) || head_dim.is_multiple_of(Self::BLOCK)
+    }
+
+    /// Values in a word of 32 bits.
+    const fn per_word(self) -> u32 {
+        match self {
+            Self::F32 => 1,
+            Self::F16 => 2,
+            Self::Q8_0 => 4,
+        }
+    }
+}
 
 /// Pages of one layer.
 ///
@@ -8,14 +65,21 @@ use half::f16;
 /// K  [kv_heads][head_dim / quad][TOKENS] quads of 128 bits: neighbouring positions side by side
 /// V  [kv_heads][TOKENS][head_dim / quad] quads: neighbouring dimensions side by side
 /// ```
+///
+/// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last one may be half used):
+///
+/// ```text
+/// of K  [kv_heads][head_dim / 64][TOKENS]
+/// of V  [kv_heads][TOKENS][head_dim / 64]
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLayout {
     /// Key and value heads.
     pub kv_heads: u32,
-    /// Dimensions of a head, a multiple of 8.
+    /// Dimensions of a head, a multiple of 8, and one that the format holds.
     pub head_dim: u32,
-    /// f16 rather than f32.
-    pub half: bool,
+    /// What keys and values are kept as.
+    pub format: KvFormat,
 }
 
 impl PageLayout {
@@ -24,23 +88,43 @@ impl PageLayout {
 
     /// Values in a quad of 128 bits.
     const fn quad(&self) -> u32 {
-        if self.half { 8 } else { 4 }
+        4 * self.format.per_word()
     }
 
-    /// Words of one head at one position.
+    /// Words of one head's values at one position.
     const fn head_words(&self) -> u32 {
-        if self.half { self.head_dim / 2 } else { self.head_dim }
+        self.head_dim / self.format.per_word()
+    }
+
+    /// Words of one head's scales at one position.
+    const fn scale_words(&self) -> u32 {
+        match self.format {
+            KvFormat::Q8_0 => self.head_dim.div_ceil(2 * KvFormat::BLOCK),
+            KvFormat::F32 | KvFormat::F16 => 0,
+        }
     }
 
     /// Bytes of a page of one layer.
     #[must_use]
     pub const fn page_bytes(&self) -> u64 {
-        8 * self.kv_heads as u64 * Self::TOKENS as u64 * self.head_words() as u64
+        self.token_bytes() * Self::TOKENS as u64
     }
 
-    /// Word and half of dimension `dim` of one head at position `slot` of `page`.
+    /// Bytes of one position in one layer, scales included.
+    #[must_use]
+    pub const fn token_bytes(&self) -> u64 {
+        8 * self.kv_heads as u64 * (self.head_words() + self.scale_words()) as u64
+    }
+
+    /// First word of `page`.
+    fn page_at(&self, page: u32) -> usize {
+        page as usize * (self.page_bytes() / 4) as usize
+    }
+
+    /// Word of dimension `dim` of one head at position `slot` of `page`, and which of the word's
+    /// values it is.
     fn word(&self, page: u32, slot: u32, kv_head: u32, value: bool, dim: u32) -> (usize, u32) {
-        let per_word = self.quad() / 4;
+        let per_word = self.format.per_word();
         let in_page = if value {
             ((self.kv_heads + kv_head) * Self::TOKENS + slot) * self.head_words() + dim / per_word
         } else {
@@ -48,8 +132,19 @@ impl PageLayout {
                 (kv_head * (self.head_dim / self.quad()) + dim / self.quad()) * Self::TOKENS + slot;
             quad * 4 + dim % self.quad() / per_word
         };
-        let page_words = (self.page_bytes() / 4) as usize;
-        (page as usize * page_words + in_page as usize, dim % per_word)
+        (self.page_at(page) + in_page as usize, dim % per_word)
+    }
+
+    /// Word of the scale of block `block` of one head at position `slot` of `page`, and which of
+    /// the word's two it is.
+    fn scale(&self, page: u32, slot: u32, kv_head: u32, value: bool, block: u32) -> (usize, u32) {
+        let (words, behind) = (self.scale_words(), 2 * self.kv_heads * Self::TOKENS);
+        let in_scales = if value {
+            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * words + block / 2
+        } else {
+            (kv_head * words + block / 2) * Self::TOKENS + slot
+        };
+        (self.page_at(page) + (behind * self.head_words() + in_scales) as usize, block % 2)
     }
 
     /// Stores one head's key or value, `head_dim` values, among `words` of the layer.
@@ -62,15 +157,28 @@ impl PageLayout {
         value: bool,
         values: &[f32],
     ) {
-        for (dim, v) in (0_u32..).zip(values) {
-            let (word, part) = self.word(page, slot, kv_head, value, dim);
-            if self.half {
-                let shift = 16 * part;
-                let bits = u32::from(f16::from_f32(*v).to_bits());
-                words[word] = words[word] & !(0xffff << shift) | bits << shift;
-            } else {
-                words[word] = v.to_bits();
+        let bits = 32 / self.format.per_word();
+        let mut put = |(word, part): (usize, u32), bits: u32, new: u32| {
+            let mask = u32::MAX >> (32 - bits);
+            words[word] = words[word] & !(mask << (bits * part)) | (new & mask) << (bits * part);
+        };
+        if self.format == KvFormat::Q8_0 {
+            for (block, values) in (0..).zip(values.chunks_exact(KvFormat::BLOCK as usize)) {
+                let (scale, codes) = quantized(values);
+                let place = self.scale(page, slot, kv_head, value, block);
+                put(place, 16, u32::from(scale.to_bits()));
+                for (dim, code) in (KvFormat::BLOCK * block..).zip(codes) {
+                    put(self.word(page, slot, kv_head, value, dim), bits, code.cast_unsigned());
+                }
             }
+            return;
+        }
+        for (dim, v) in (0..).zip(values) {
+            let new = match self.format {
+                KvFormat::F16 => u32::from(f16::from_f32(*v).to_bits()),
+                _ => v.to_bits(),
+            };
+            put(self.word(page, slot, kv_head, value, dim), bits, new);
         }
     }
 
@@ -84,51 +192,108 @@ impl PageLayout {
         value: bool,
         values: &mut [f32],
     ) {
-        for (dim, v) in (0_u32..).zip(values) {
-            let (word, part) = self.word(page, slot, kv_head, value, dim);
-            *v = if self.half {
-                f16::from_bits((words[word] >> (16 * part)) as u16).to_f32()
-            } else {
-                f32::from_bits(words[word])
+        let half = |(word, part): (usize, u32)| {
+            f16::from_bits((words[word] >> (16 * part)) as u16).to_f32()
+        };
+        for (dim, v) in (0..).zip(values) {
+            let place = self.word(page, slot, kv_head, value, dim);
+            *v = match self.format {
+                KvFormat::F32 => f32::from_bits(words[place.0]),
+                KvFormat::F16 => half(place),
+                KvFormat::Q8_0 => {
+                    let code = (words[place.0] >> (8 * place.1)) as i8;
+                    let block = dim / KvFormat::BLOCK;
+                    f32::from(code) * half(self.scale(page, slot, kv_head, value, block))
+                }
             };
         }
     }
+}
+
+/// A block of values as whole multiples, up to 127, of a scale.
+fn quantized(values: &[f32]) -> (f16, impl Iterator<Item = i32>) {
+    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
+    let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));
+    // By the scale as it is kept, so that rounding it adds nothing to the error.
+    let factor = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
+    let code = move |v: &f32| (v * factor).round_ties_even().clamp(-127.0, 127.0) as i32;
+    (scale, values.iter().map(code))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const FORMATS: [KvFormat; 3] = [KvFormat::F32, KvFormat::F16, KvFormat::Q8_0];
+
     #[test]
     fn keys_and_values_of_a_page_have_places_of_their_own() {
-        for half in [true, false] {
-            let layout = PageLayout { kv_heads: 3, head_dim: 64, half };
-            let mut seen = vec![0_u32; 2 * (layout.page_bytes() / 4) as usize];
+        for (format, head_dim) in FORMATS.into_iter().flat_map(|f| [(f, 64), (f, 96)]) {
+            let layout = PageLayout { kv_heads: 3, head_dim, format };
+            let mut seen = vec![0_u64; 2 * (layout.page_bytes() / 4) as usize];
             for value in [false, true] {
-                for head in 0..3 {
-                    for slot in 0..PageLayout::TOKENS {
-                        for dim in 0..64 {
-                            let (word, part) = layout.word(1, slot, head, value, dim);
-                            seen[word] += 1 << (16 * part);
-                        }
+                for (head, slot) in
+                    (0..3).flat_map(|h| (0..PageLayout::TOKENS).map(move |s| (h, s)))
+                {
+                    for dim in 0..head_dim {
+                        let (word, part) = layout.word(1, slot, head, value, dim);
+                        seen[word] += 1 << (8 * part);
+                    }
+                    for block in 0..2 * layout.scale_words() {
+                        let (word, part) = layout.scale(1, slot, head, value, block);
+                        seen[word] += 0x1_0000 << (8 * part);
                     }
                 }
             }
             let (first, second) = seen.split_at(seen.len() / 2);
-            let once = if half { 0x1_0001 } else { 1 };
+            let once = (0..layout.format.per_word()).map(|part| 1 << (8 * part)).sum::<u64>();
             assert!(first.iter().all(|n| *n == 0), "page 0 is untouched");
-            assert!(second.iter().all(|n| *n == once), "page 1 is covered once");
+            let scales = second.len() - (6 * PageLayout::TOKENS * layout.head_words()) as usize;
+            let (values, scales) = second.split_at(second.len() - scales);
+            assert!(values.iter().all(|n| *n == once), "{layout:?}: values cover their words once");
+            assert!(scales.iter().all(|n| *n == 0x101_0000), "{layout:?}: and so do scales");
         }
     }
 
     #[test]
     fn what_is_stored_is_loaded() {
-        let layout = PageLayout { kv_heads: 2, head_dim: 32, half: true };
-        let mut words = vec![0; (layout.page_bytes() / 4) as usize];
-        let values: Vec<f32> = (0..32).map(|i| i as f32 / 4.0).collect();
-        layout.store(&mut words, 0, 31, 1, true, &values);
-        let mut loaded = vec![0.0; 32];
-        layout.load(&words, 0, 31, 1, true, &mut loaded);
-        assert_eq!(values, loaded);
+        for format in FORMATS {
+            let layout = PageLayout { kv_heads: 2, head_dim: 96, format };
+            let mut words = vec![0; (layout.page_bytes() / 4) as usize];
+            // Whole multiples of what becomes each block's scale.
+            let code = |at: usize| if at == 31 { 127.0 } else { 4.0 * at as f32 - 64.0 };
+            let values: Vec<f32> =
+                (0..96).map(|at| code(at % 32) / [4.0, 8.0, 1.0][at / 32]).collect();
+            layout.store(&mut words, 0, 31, 1, true, &values);
+            let mut loaded = vec![0.0; 96];
+            layout.load(&words, 0, 31, 1, true, &mut loaded);
+            assert_eq!(values, loaded, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_keep_a_value_to_half_a_step_whatever_its_size() {
+        let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::Q8_0 };
+        for size in [0.0_f32, 1e-12, 1e-6, 1.0, 3e4, 8e6] {
+            let values: Vec<f32> =
+                (0..32).map(|i| size * ((i * 37 % 64) as f32 / 32.0 - 1.0)).collect();
+            let mut words = vec![0; (layout.page_bytes() / 4) as usize];
+            layout.store(&mut words, 0, 0, 0, false, &values);
+            let mut loaded = vec![0.0; 32];
+            layout.load(&words, 0, 0, 0, false, &mut loaded);
+            // The smallest scales are multiples of 2^-24.
+            let step = (size / 127.0).max(127.0 / 16_777_216.0) * 1.001;
+            for (found, wanted) in loaded.iter().zip(&values) {
+                assert!((found - wanted).abs() <= step / 2.0, "{found}, {wanted} wanted");
+            }
+        }
+    }
+
+    #[test]
+    fn a_format_says_what_it_takes() {
+        let bytes = |format| PageLayout { kv_heads: 3, head_dim: 64, format }.token_bytes();
+        assert_eq!(FORMATS.map(bytes), [6 * 256, 6 * 128, 6 * 68]);
+        assert!(KvFormat::Q8_0.holds(96) && !KvFormat::Q8_0.holds(80) && KvFormat::F16.holds(80));
+        assert_eq!(FORMATS.map(|format| KvFormat::of_code(format.code())), FORMATS);
     }
 }

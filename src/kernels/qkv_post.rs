@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{by_subgroups, or_unused, spirv};
+use super::{KvFormat, by_subgroups, or_unused, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
 /// Push constants.
@@ -55,8 +55,8 @@ pub struct QkvPost {
     pub kv_heads: u32,
     /// Dimensions of a head, even.
     pub head_dim: u32,
-    /// Whether the pages hold f16 (else f32).
-    pub kv_half: bool,
+    /// What the pages hold.
+    pub format: KvFormat,
     /// Whether RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
     pub neox: bool,
     /// Dimensions that are rotated, even; 0 for none.
@@ -97,7 +97,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
         1,
         1,
         args.head_dim,
-        u32::from(args.kv_half),
+        args.format.code(),
         args.norms.map_or(0, |norms| norms.kind as u32),
         u32::from(args.neox),
     ];

@@ -3,7 +3,9 @@
 //!
 //! Weights count once however many tiles of tokens read them, and so do keys and values.
 
-use super::{attention, fma_peak, gather_rows, glu, layer_norm, matmul, matmul_experts};
+use super::{
+    KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul, matmul_experts,
+};
 use super::{moe_combine, moe_lists, qkv_post, read_stream, rms_norm};
 use crate::gpu::{Command, Dispatch};
 
@@ -181,19 +183,25 @@ fn of_moe_combine(dispatch: &Dispatch) -> Work {
 fn of_attention(dispatch: &Dispatch, positions: &[Positions]) -> Work {
     let params: attention::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let head_dim = u64::from(dispatch.spec[3]);
-    let value_bytes = if dispatch.spec[4] == 1 { 2 } else { 4 };
+    let kv_token_bytes = kv_token_bytes(dispatch, params.kv_heads);
     let window = if params.window == 0 { u64::MAX } else { u64::from(params.window) };
     let heads_width = u64::from(params.heads) * head_dim;
     let tokens: u64 = positions.iter().map(|part| part.count).sum();
     let seen: u64 = positions.iter().map(|part| part.seen(window)).sum();
     let spanned: u64 = positions.iter().map(|part| part.spanned(window)).sum();
-    let kv_bytes = 2 * spanned * u64::from(params.kv_heads) * head_dim * value_bytes;
     Work {
-        read_bytes: kv_bytes + 4 * tokens * heads_width,
+        read_bytes: spanned * kv_token_bytes + 4 * tokens * heads_width,
         written_bytes: 4 * tokens * heads_width,
         // A multiply-add each for the score and for the value.
         flops: 4 * seen * heads_width,
     }
+}
+
+/// Bytes of a position's keys and values in the pages that a dispatch of attention reads, or one of
+/// qkv_post writes.
+fn kv_token_bytes(dispatch: &Dispatch, kv_heads: u32) -> u64 {
+    let format = KvFormat::of_code(dispatch.spec[4]);
+    PageLayout { kv_heads, head_dim: dispatch.spec[3], format }.token_bytes()
 }
 
 fn of_embed(dispatch: &Dispatch) -> Work {
@@ -211,11 +219,10 @@ fn of_embed(dispatch: &Dispatch) -> Work {
 fn of_qkv_post(dispatch: &Dispatch) -> Work {
     let params: qkv_post::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let (tokens, head_dim) = (u64::from(dispatch.groups[0]), u64::from(dispatch.spec[3]));
-    let value_bytes = if dispatch.spec[4] == 1 { 2 } else { 4 };
     let (heads, kv_heads) = (u64::from(params.heads), u64::from(params.kv_heads));
     Work {
         read_bytes: 4 * tokens * u64::from(params.qkv_stride),
-        written_bytes: tokens * head_dim * (4 * heads + 2 * value_bytes * kv_heads),
+        written_bytes: tokens * (4 * head_dim * heads + kv_token_bytes(dispatch, params.kv_heads)),
         // A rotation of two values is four multiplications and two additions.
         flops: 3 * tokens * head_dim * (heads + kv_heads),
     }

@@ -233,7 +233,7 @@ impl Step<'_> {
         let spec = hyper.layers[index];
         let kv_layer = index % hyper.kv_layers();
         let rope = spec.rope.map(|rope| &self.model.ropes[rope]);
-        let kv_half = self.kv.config().layout.half;
+        let format = self.kv.config().layout.format;
         let table_stride = u32::try_from(self.kv.config().table_stride())
             .expect("contexts are counted in 32 bits");
         let qkv_width = u64::from((hyper.heads + 2 * hyper.kv_heads) * hyper.head_dim);
@@ -244,7 +244,7 @@ impl Step<'_> {
             heads: hyper.heads,
             kv_heads: hyper.kv_heads,
             head_dim: hyper.head_dim,
-            kv_half,
+            format,
             neox: hyper.neox,
             rope_dim: if rope.is_some() { hyper.rope_dim } else { 0 },
             rope_coarse: rope.map_or(0, |rope| rope.coarse),
@@ -271,7 +271,7 @@ impl Step<'_> {
             heads: hyper.heads,
             kv_heads: hyper.kv_heads,
             head_dim: hyper.head_dim,
-            kv_half,
+            format,
             window: spec.window,
             causal: hyper.encoder.is_none(),
             scale: hyper.attention_scale,

@@ -5,19 +5,19 @@ use std::thread;
 
 use super::Memory;
 use crate::gpu::Dispatch;
-use crate::kernels::PageLayout;
 use crate::kernels::attention::Params;
+use crate::kernels::{KvFormat, PageLayout};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let [q, steps, tiles, tables, kv, _, y] = dispatch.bindings[..] else {
         panic!("attention has seven bindings")
     };
-    let [_, _, _, head_dim, kv_half, ..] = dispatch.spec[..] else {
+    let [_, _, _, head_dim, format, ..] = dispatch.spec[..] else {
         panic!("attention has eight constants")
     };
     let (dim, heads) = (head_dim as usize, p.heads as usize);
-    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, half: kv_half == 1 };
+    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format: KvFormat::of_code(format) };
     memory.update(y, |memory, y| {
         // The keys of each token's session.
         let tokens: HashMap<usize, u32> = memory.words(tiles)[..4 * dispatch.groups[0] as usize]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hob::engine::Runner;
 use hob::gpu::Executor;
-use hob::kernels::PageLayout;
+use hob::kernels::{KvFormat, PageLayout};
 use hob::kv_cache::{KvCache, KvConfig, KvLease};
 use hob::model::{Limits, Model, normalise, read_hyper_params};
 use hob::scheduler::{Batch, TokenSpan};
@@ -137,7 +137,7 @@ pub struct Sizes {
     pub context_tokens: usize,
     pub sessions: usize,
     pub tokens_max: usize,
-    pub half: bool,
+    pub format: KvFormat,
 }
 
 /// A model with sessions that the test drives itself.
@@ -152,7 +152,7 @@ impl Driven {
         let file = hob::hf::open_model(path, None).expect("a model");
         let hyper = read_hyper_params(&file).expect("a supported model");
         let layout =
-            PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, half: sizes.half };
+            PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, format: sizes.format };
         let config = KvConfig {
             layout,
             layers: hyper.kv_layers(),
@@ -300,7 +300,7 @@ pub fn check_golden(model: &mut Driven, golden: &Golden, tolerance: f32, chunk: 
             assert!(off <= tolerance, "{} step {at} token {id}: off by {off}", golden.name);
             worst = worst.max(off);
         }
-        if step.top[0].1 - step.top[1].1 > 0.05 {
+        if step.top[0].1 - step.top[1].1 > tolerance.max(0.05) {
             assert_eq!(argmax(row), step.top[0].0, "{} step {at}: best token", golden.name);
         }
     }

@@ -1,8 +1,8 @@
 //! `shaders/attention.comp`.
 
 use hob::gpu::{BufferSlice, Capabilities};
-use hob::kernels::PageLayout;
 use hob::kernels::attention::{self, Attention, Shape};
+use hob::kernels::{KvFormat, PageLayout};
 use hob::scheduler::{Batch, TokenSpan};
 
 use super::{Case, GARBAGE, Kind, compiles_slowly, on_both_variants};
@@ -25,7 +25,7 @@ struct Layer {
     kv_heads: u32,
     group: u32,
     head_dim: u32,
-    half: bool,
+    format: KvFormat,
     window: u32,
     causal: bool,
     soft_cap: f32,
@@ -35,7 +35,7 @@ struct Layer {
 
 impl Layer {
     fn layout(&self) -> PageLayout {
-        PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, half: self.half }
+        PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, format: self.format }
     }
 
     fn batch(&self) -> Batch {
@@ -103,7 +103,7 @@ impl Layer {
             heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
-            kv_half: self.half,
+            format: self.format,
             window: self.window,
             causal: self.causal,
             // Scores of several, so that a softmax has a few winners.
@@ -127,7 +127,7 @@ const PLAIN: Layer = Layer {
     kv_heads: 2,
     group: 3,
     head_dim: 64,
-    half: true,
+    format: KvFormat::F16,
     window: 0,
     soft_cap: 0.0,
     causal: true,
@@ -153,7 +153,8 @@ const fn few(tile_tokens: u32, heads: u32) -> Option<Shape> {
     Some(Shape { tile_tokens, heads })
 }
 
-const PLAIN_F32: Layer = Layer { spans: PREFILL, half: false, group: 1, shape: few(2, 1), ..PLAIN };
+const PLAIN_F32: Layer =
+    Layer { spans: PREFILL, format: KvFormat::F32, group: 1, shape: few(2, 1), ..PLAIN };
 
 #[test]
 fn heads_of_every_size_and_group_attend() {
@@ -164,11 +165,27 @@ fn heads_of_every_size_and_group_attend() {
             Layer { spans: PREFILL, ..PLAIN },
             PLAIN_F32,
             Layer { spans: PREFILL, head_dim: 8, group: 4, ..PLAIN },
-            Layer { head_dim: 8, group: 8, half: false, ..PLAIN },
+            Layer { head_dim: 8, group: 8, format: KvFormat::F32, ..PLAIN },
             Layer { head_dim: 80, group: 4, shape: few(1, 2), ..PLAIN },
             Layer { head_dim: 80, shape: few(1, 1), ..PLAIN_F32 },
             Layer { head_dim: 128, group: 8, kv_heads: 1, shape: few(1, 2), ..PLAIN },
             Layer { head_dim: 256, group: 4, kv_heads: 1, shape: few(1, 1), ..PLAIN },
+        ],
+    );
+}
+
+#[test]
+fn keys_and_values_in_blocks_of_bytes_attend() {
+    let plain = Layer { format: KvFormat::Q8_0, ..PLAIN };
+    check(
+        65,
+        &[
+            plain,
+            Layer { spans: PREFILL, window: 20, ..plain },
+            Layer { head_dim: 32, group: 1, ..plain },
+            Layer { head_dim: 96, shape: few(1, 1), ..plain },
+            Layer { head_dim: 128, kv_heads: 1, shape: few(1, 2), ..plain },
+            Layer { head_dim: 256, kv_heads: 1, shape: few(1, 1), ..plain },
         ],
     );
 }
@@ -209,6 +226,6 @@ fn a_long_context_keeps_its_precision() {
 
 #[test]
 fn without_causality_a_token_sees_the_whole_session() {
-    let plain = Layer { spans: PREFILL, causal: false, half: false, ..PLAIN };
+    let plain = Layer { spans: PREFILL, causal: false, format: KvFormat::F32, ..PLAIN };
     check(10, &[plain, Layer { head_dim: 32, group: 1, ..plain }]);
 }

@@ -25,6 +25,7 @@ use half::f16;
 use hob::gpu::{
     BufferDesc, BufferHandle, BufferSlice, BufferUsage, Capabilities, Command, Executor, Recording,
 };
+use hob::kernels::PageLayout;
 use hob::reference::ReferenceExecutor;
 use hob::vulkan::VulkanExecutor;
 
@@ -45,6 +46,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 enum Kind {
     F32,
     F16,
+    /// All positions of whole pages, as values; a scale of garbage makes all of a block NaN.
+    Pages(PageLayout),
 }
 
 /// A buffer to compare after the run.
@@ -212,7 +215,22 @@ fn decode(bytes: &[u8], kind: Kind) -> Vec<f32> {
             .chunks_exact(2)
             .map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32())
             .collect(),
+        Kind::Pages(layout) => decode_pages(bytes, &layout),
     }
+}
+
+/// Heads of keys, then of values, of each position of each whole page.
+fn decode_pages(bytes: &[u8], layout: &PageLayout) -> Vec<f32> {
+    let words: &[u32] = bytemuck::cast_slice(bytes);
+    let pages = bytes.len() as u64 / layout.page_bytes();
+    let heads = pages as u32 * PageLayout::TOKENS * 2 * layout.kv_heads;
+    let mut values = vec![0.0; (heads * layout.head_dim) as usize];
+    for (index, head) in (0..).zip(values.chunks_exact_mut(layout.head_dim as usize)) {
+        let (at, kv_head) = (index / layout.kv_heads, index % layout.kv_heads);
+        let (slot, page) = (at / 2 % PageLayout::TOKENS, at / 2 / PageLayout::TOKENS);
+        layout.load(words, page, slot, kv_head, at % 2 == 1, head);
+    }
+    values
 }
 
 /// Runs `body` with a device as it is, and with one whose shaders do without subgroup operations.

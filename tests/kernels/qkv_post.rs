@@ -1,7 +1,7 @@
 //! `shaders/qkv_post.comp`.
 
-use hob::kernels::PageLayout;
 use hob::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
+use hob::kernels::{KvFormat, PageLayout};
 
 use super::{Case, GARBAGE, Kind, on_both_variants};
 
@@ -9,6 +9,9 @@ use super::{Case, GARBAGE, Kind, on_both_variants};
 const TOLERANCE: f32 = 2e-6;
 /// The same rounded to f16, where a value next to a tie may fall to either side.
 const TOLERANCE_F16: f32 = 4.0 / 1024.0;
+
+/// And to bytes: one step of a block's scale.
+const TOLERANCE_Q8_0: f32 = 4.1 / 127.0;
 
 const PAGES: usize = 5;
 const TABLE_STRIDE: u32 = 3;
@@ -23,7 +26,7 @@ struct Layer {
     kv_heads: u32,
     head_dim: u32,
     rope_dim: u32,
-    half: bool,
+    format: KvFormat,
     neox: bool,
     norms: Option<NormKind>,
 }
@@ -31,7 +34,7 @@ struct Layer {
 impl Layer {
     fn add(&self, case: &mut Case) {
         let layout =
-            PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, half: self.half };
+            PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, format: self.format };
         let tokens = STEPS.len();
         let width = ((self.heads + 2 * self.kv_heads) * self.head_dim) as usize;
         let steps = STEPS.map(|(position, table)| [u32::MAX, position, table, u32::MAX]);
@@ -50,7 +53,7 @@ impl Layer {
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
-            kv_half: self.half,
+            format: self.format,
             neox: self.neox,
             rope_dim: self.rope_dim,
             rope_coarse,
@@ -64,8 +67,11 @@ impl Layer {
             kv: case.slice(&vec![GARBAGE; PAGES * layout.page_bytes() as usize]),
         };
         qkv_post::record(&mut case.recording, &case.caps, &args, tokens as u32);
-        let (kind, tolerance) =
-            if self.half { (Kind::F16, TOLERANCE_F16) } else { (Kind::F32, TOLERANCE) };
+        let (kind, tolerance) = match self.format {
+            KvFormat::F32 => (Kind::F32, TOLERANCE),
+            KvFormat::F16 => (Kind::F16, TOLERANCE_F16),
+            KvFormat::Q8_0 => (Kind::Pages(layout), TOLERANCE_Q8_0),
+        };
         let kv_count = 2 * tokens * (self.kv_heads * self.head_dim) as usize;
         case.expect(format!("q of {self:?}"), args.q, Kind::F32, q_count, TOLERANCE);
         case.expect(format!("pages of {self:?}"), args.kv, kind, kv_count, tolerance);
@@ -79,22 +85,33 @@ fn q_is_rotated_and_k_and_v_reach_their_pages() {
         kv_heads: 2,
         head_dim: 64,
         rope_dim: 64,
-        half: true,
+        format: KvFormat::F16,
         neox: false,
         norms: None,
     };
     let head = Some(NormKind::Head);
     let layers = [
         plain,
-        Layer { half: false, neox: true, norms: head, ..plain },
+        Layer { format: KvFormat::F32, neox: true, norms: head, ..plain },
         Layer { neox: true, rope_dim: 24, ..plain },
-        Layer { half: false, rope_dim: 24, norms: head, ..plain },
-        Layer { half: false, norms: Some(NormKind::Whole), ..plain },
+        Layer { format: KvFormat::F32, rope_dim: 24, norms: head, ..plain },
+        Layer { format: KvFormat::F32, norms: Some(NormKind::Whole), ..plain },
         Layer { neox: true, rope_dim: 0, norms: Some(NormKind::LayerNormHead), ..plain },
         Layer { head_dim: 8, rope_dim: 8, heads: 3, kv_heads: 3, ..plain },
         Layer { head_dim: 80, rope_dim: 20, neox: true, norms: head, ..plain },
-        Layer { head_dim: 128, rope_dim: 128, half: false, heads: 8, kv_heads: 1, ..plain },
+        Layer {
+            head_dim: 128,
+            rope_dim: 128,
+            format: KvFormat::F32,
+            heads: 8,
+            kv_heads: 1,
+            ..plain
+        },
         Layer { head_dim: 256, rope_dim: 256, neox: true, norms: head, kv_heads: 1, ..plain },
+        Layer { format: KvFormat::Q8_0, ..plain },
+        Layer { format: KvFormat::Q8_0, head_dim: 32, rope_dim: 32, norms: head, ..plain },
+        Layer { format: KvFormat::Q8_0, head_dim: 96, rope_dim: 96, neox: true, ..plain },
+        Layer { format: KvFormat::Q8_0, head_dim: 256, rope_dim: 64, kv_heads: 1, ..plain },
     ];
     on_both_variants(|executor, caps| {
         let mut case = Case::new(caps, 51);

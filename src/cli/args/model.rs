@@ -135,11 +135,15 @@ fn quantizable(text: &str) -> Result<DType, String> {
 
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(non_camel_case_types)] // as the option writes them
 pub enum KvDtype {
     /// 32-bit floats
     F32,
     /// 16-bit floats
     F16,
+    /// 8-bit integers with an f16 scale for 32
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 impl KvDtype {
@@ -149,6 +153,7 @@ impl KvDtype {
             None => config::KvDtype::Auto,
             Some(Self::F32) => config::KvDtype::F32,
             Some(Self::F16) => config::KvDtype::F16,
+            Some(Self::Q8_0) => config::KvDtype::Q8_0,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{PackedMatrix, embed, gather_rows, glu, moe_lists};
+use crate::kernels::{KvFormat, PackedMatrix, embed, gather_rows, glu, moe_lists};
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
 
@@ -69,8 +69,8 @@ pub(super) fn record(caps: &Capabilities) -> Recording {
         embed::record(&mut recording, caps, &table, slice(2), slice(3), 1, 1.0);
     }
     for heads in HEADS {
-        for kv_half in [caps.storage_16bit, false] {
-            of_heads(&mut recording, caps, heads, kv_half);
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8_0] {
+            of_heads(&mut recording, caps, heads, format);
         }
     }
     gather_rows::record(&mut recording, caps, slice(0), slice(1), slice(2), 512, 1);
@@ -151,7 +151,7 @@ fn of_heads(
     recording: &mut Recording,
     caps: &Capabilities,
     (heads, kv_heads, head_dim): (u32, u32, u32),
-    kv_half: bool,
+    format: KvFormat,
 ) {
     let gains = Norms { kind: NormKind::Head, q_gain: slice(4), k_gain: slice(5), epsilon: 1e-6 };
     for norms in [None, Some(gains)] {
@@ -159,7 +159,7 @@ fn of_heads(
             heads,
             kv_heads,
             head_dim,
-            kv_half,
+            format,
             neox: true,
             rope_dim: head_dim,
             rope_coarse: 64,
@@ -180,7 +180,7 @@ fn of_heads(
             heads,
             kv_heads,
             head_dim,
-            kv_half,
+            format,
             window: 0,
             causal: true,
             scale: 1.0,
