@@ -48,7 +48,9 @@ fn small_models_give_the_logits_of_llama_cpp() {
         // it.
         let rounded = !["-Q", "-BF", "-longrope"].iter().any(|part| name.contains(part));
         let formats = [KvFormat::F32, KvFormat::F16, KvFormat::Q8_0];
-        for format in &formats[..if rounded { 3 } else { 1 }] {
+        // Heads of 16 dimensions are no whole blocks.
+        let count = if !rounded { 1 } else { 3 - usize::from(name.starts_with("malformed")) };
+        for format in &formats[..count] {
             let prompts = if *format == KvFormat::Q8_0 { 1 } else { 2 };
             let worst = check(&path, *format, false, prompts);
             println!("{name}, cache of {}: worst {worst:.4}", format.name());
