@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hob::chat::{ChatError, ChatMessage, ChatTemplate, named_template};
+use hob::chat::{ChatError, ChatMessage, ChatTemplate, Conversation, JsonObject, named_template};
 use serde_json::Value;
 
 fn data() -> PathBuf {
@@ -17,21 +17,34 @@ fn json(path: &Path) -> Value {
 }
 
 fn messages(case: &Value) -> Vec<ChatMessage> {
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let all = case["messages"].as_array().unwrap().iter();
-    all.map(|m| ChatMessage::new(text(&m["role"]), text(&m["content"]))).collect()
+    objects(&case["messages"]).into_iter().map(message).collect()
+}
+
+fn message(mut fields: JsonObject) -> ChatMessage {
+    let mut take = |field| fields.shift_remove(field).unwrap().as_str().map(str::to_owned);
+    ChatMessage { role: take("role").unwrap(), content: take("content"), fields }
+}
+
+/// Those of an array; none where there is no array.
+fn objects(value: &Value) -> Vec<JsonObject> {
+    let all = value.as_array().into_iter().flatten();
+    all.map(|object| object.as_object().unwrap().clone()).collect()
 }
 
 #[test]
 fn real_templates_render_as_jinja_does() {
-    for name in ["smollm2", "qwen2", "phi-3", "gemma-3", "tools"] {
+    for name in ["smollm2", "qwen2", "phi-3", "gemma-3", "tools", "calls"] {
         let source = std::fs::read_to_string(data().join(format!("{name}.jinja"))).unwrap();
         let golden = json(&data().join(format!("{name}.json")));
         let (bos, eos) = (golden["bos"].as_str().unwrap(), golden["eos"].as_str().unwrap());
         let template = ChatTemplate::new(&source, bos, eos).unwrap();
         for case in golden["cases"].as_array().unwrap() {
-            let add = case["add_generation_prompt"].as_bool().unwrap();
-            let found = template.render(&messages(case), add);
+            let found = template.render_conversation(&Conversation {
+                messages: &messages(case),
+                tools: &objects(&case["tools"]),
+                documents: &objects(&case["documents"]),
+                add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
+            });
             let wanted = match case["refused"].as_str() {
                 Some(message) => Err(ChatError::Refused { message: message.to_owned() }),
                 None => Ok(case["rendered"].as_str().unwrap().to_owned()),
@@ -42,6 +55,21 @@ fn real_templates_render_as_jinja_does() {
                 assert_eq!(template.template_adds_bos(&prompt), adds_bos, "{name}");
             }
         }
+    }
+}
+
+#[test]
+fn real_templates_that_know_no_tools_say_so() {
+    let tool = r#"{"type": "function", "function": {"name": "add", "parameters": {}}}"#;
+    let tools = [serde_json::from_str(tool).unwrap()];
+    let messages = [ChatMessage::new("user", "1 + 2?")];
+    for name in ["smollm2", "qwen2", "phi-3", "gemma-3"] {
+        let source = std::fs::read_to_string(data().join(format!("{name}.jinja"))).unwrap();
+        let template = ChatTemplate::new(&source, "<s>", "</s>").unwrap();
+        let with = |tools| Conversation { messages: &messages, tools, ..Conversation::default() };
+        assert!(template.render_conversation(&with(&[])).is_ok());
+        let refused = template.render_conversation(&with(&tools));
+        assert_eq!(refused, Err(ChatError::Unused { what: "tools" }), "{name}");
     }
 }
 

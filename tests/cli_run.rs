@@ -67,6 +67,32 @@ fn options_reach_the_daemon() {
 }
 
 #[test]
+fn tools_of_a_file_go_along_as_they_stand_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tools.json");
+    let tools = r#"[ {"type": "function", "function": {"name": "add", "b": 1.50, "a": []}} ]"#;
+    std::fs::write(&file, tools).unwrap();
+    let arguments = ["run", "--tools", file.to_str().unwrap(), "Add", "them"];
+    let daemon = FakeDaemon::start(Generation::Answer(&["x"]));
+    assert!(daemon.hob(&arguments).status().unwrap().success());
+    let asked = daemon.asked("generate");
+    assert_eq!(asked[0]["tools"], serde_json::from_str::<Value>(tools).unwrap());
+    assert_eq!(asked[0]["messages"], json!([{"role": "user", "content": "Add them"}]));
+
+    std::fs::write(&file, r#"[{"name": "add"}, "sub"]"#).unwrap();
+    let output = daemon.hob(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    let told = stderr(&output);
+    assert!(told.contains("tools.json: wanted a JSON array of tools"), "{told}");
+    assert!(told.contains("line 1 column 23"), "{told}");
+
+    let daemon = FakeDaemon::start_without_template(Generation::Answer(&["x"]));
+    let output = daemon.hob(&arguments).output().unwrap();
+    let told = stderr(&output);
+    assert!(told.contains("has no chat template, so --tools has no place"), "{told}");
+}
+
+#[test]
 fn a_piped_prompt_goes_below_the_words() {
     let daemon = FakeDaemon::start(Generation::Answer(&["x"]));
     with_stdin(daemon.hob(&["run", "--system", "Be brief.", "Sum up:"]), b"a\nb\n");

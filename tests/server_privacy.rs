@@ -50,6 +50,10 @@ async fn prompts_answers_and_names_stay_out_of_the_log_at_trace() {
     let messages = json!([{"role": SECRET, "content": SECRET}]);
     client.call("apply_template", json!({"messages": messages})).await;
     client.call("generate", json!({"messages": messages, "stop": SECRET, "max_tokens": 3})).await;
+    for objects in [json!([{SECRET: SECRET}]), json!([SECRET])] {
+        let params = json!({"messages": messages, "tools": objects, "documents": objects});
+        client.call("generate", params).await;
+    }
     client.call("generate", json!({"prompt": SECRET, "max_tokens": 3})).await;
     client.call("generate", json!({"session": SECRET, "prompt": SECRET, "max_tokens": 3})).await;
     client.call("generate", json!({"prompt": SECRET, "temperature": SECRET})).await;

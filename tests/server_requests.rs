@@ -36,6 +36,45 @@ async fn every_method_answers() {
 }
 
 #[tokio::test]
+async fn tools_and_their_calls_reach_the_template_in_their_order() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    let tools = json!([{"type": "function", "function": {"name": "add", "description": "+"}}]);
+    let messages = json!([
+        {"role": "user", "content": "1 + 2"},
+        {"role": "assistant", "tool_calls": [{"name": "add", "arguments": {"b": 2, "a": 1}}]},
+        {"role": "tool", "tool_call_id": "x", "name": "add", "content": "3"},
+    ]);
+    let params = json!({"messages": messages, "tools": tools});
+    let prompt = client.call("apply_template", params.clone()).await;
+    assert_eq!(
+        prompt["result"]["prompt"].as_str().unwrap(),
+        "[tools][{\"type\": \"function\", \"function\": {\"name\": \"add\", \"description\": \"+\"}}]\
+         [user]1 + 2[assistant]None{\"name\": \"add\", \"arguments\": {\"b\": 2, \"a\": 1}}[tool]3\
+         [answer]"
+    );
+    let text = json!({"text": prompt["result"]["prompt"], "add_special": true});
+    let tokens = client.call("tokenize", text).await;
+    client.call("generate", params).await;
+    assert_eq!(json!(bench.arrived().await.tokens), tokens["result"]["tokens"]);
+    // What the template would pass over is not passed over in silence.
+    let params = json!({"messages": messages, "documents": [{"text": "x"}]});
+    let refused = client.call("generate", params).await;
+    assert_eq!(code(&refused), -32011);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("makes no use of documents"), "{message}");
+    for wrong in [
+        json!({"prompt": "x", "tools": tools}),
+        json!({"messages": messages, "tools": {"name": "add"}}),
+        json!({"messages": messages, "tools": [{"name": "x".repeat(1 << 20)}]}),
+        json!({"messages": [{"role": "user"}]}),
+        json!({"messages": [{"role": "user", "content": "x", "tool": "y"}]}),
+    ] {
+        assert_eq!(code(&client.call("generate", wrong).await), -32602);
+    }
+}
+
+#[tokio::test]
 async fn prompts_of_all_kinds_reach_the_engine_as_tokens() {
     let mut bench = Bench::start();
     let mut client = bench.connect();

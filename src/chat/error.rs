@@ -37,6 +37,12 @@ pub enum ChatError {
         /// The template's own words.
         message: String,
     },
+    /// It makes the same prompt without what it was given.
+    #[error("the model's chat template makes no use of {what}: the model would not know of them")]
+    Unused {
+        /// `tools` or `documents`.
+        what: &'static str,
+    },
     /// It ran too long or wrote too much.
     #[error("the chat template took more than {limit} steps")]
     TooLong {

@@ -11,6 +11,7 @@ pub fn fuzz_template(data: &[u8]) {
     let mut messages = said.map(|(role, content)| ChatMessage::new(role, content));
     let object =
         |text: &str| -> JsonObject { serde_json::from_str(text).expect("a constant object") };
+    messages[2].content = None;
     messages[2].fields = object(r#"{"tool_calls": [{"name": "f", "arguments": {"a": [1]}}]}"#);
     let conversation = Conversation {
         messages: &messages,

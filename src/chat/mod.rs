@@ -43,8 +43,8 @@ pub type JsonObject = serde_json::Map<String, serde_json::Value>;
 pub struct ChatMessage {
     /// `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
-    /// Its text.
-    pub content: String,
+    /// Its text; one that calls tools may have none.
+    pub content: Option<String>,
     /// What else the template may look for, such as `tool_calls`.
     pub fields: JsonObject,
 }
@@ -53,7 +53,7 @@ impl ChatMessage {
     /// A message of text alone.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into(), fields: JsonObject::new() }
+        Self { role: role.into(), content: Some(content.into()), fields: JsonObject::new() }
     }
 }
 
@@ -121,8 +121,24 @@ impl ChatTemplate {
     /// The prompt of a conversation.
     ///
     /// # Errors
-    /// The template refuses the messages, fails, or takes too long.
+    /// The template refuses the messages, fails, takes too long, or makes no use of the tools or
+    /// the documents: the model would not know of them.
     pub fn render_conversation(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        let prompt = self.render_as_it_is(conversation)?;
+        let without_tools = Conversation { tools: &[], ..*conversation };
+        let without_documents = Conversation { documents: &[], ..*conversation };
+        for (given, what, without) in [
+            (conversation.tools, "tools", without_tools),
+            (conversation.documents, "documents", without_documents),
+        ] {
+            if !given.is_empty() && self.render_as_it_is(&without).as_ref() == Ok(&prompt) {
+                return Err(ChatError::Unused { what });
+            }
+        }
+        Ok(prompt)
+    }
+
+    fn render_as_it_is(&self, conversation: &Conversation) -> Result<String, ChatError> {
         on_own_stack(|| {
             let messages: Value = conversation.messages.iter().map(message_value).collect();
             let variables = context! {
@@ -147,7 +163,7 @@ impl ChatTemplate {
 fn message_value(message: &ChatMessage) -> Value {
     let mut fields = JsonObject::new();
     fields.insert("role".to_owned(), message.role.as_str().into());
-    fields.insert("content".to_owned(), message.content.as_str().into());
+    fields.insert("content".to_owned(), message.content.as_deref().into());
     fields.extend(message.fields.clone());
     Value::from(Serde(fields))
 }

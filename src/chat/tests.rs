@@ -69,8 +69,8 @@ fn tools_documents_and_fields_of_messages_are_there() {
     let object = |text: &str| serde_json::from_str::<JsonObject>(text).unwrap();
     let source = "{{ tools | tojson }} {{ documents[0].title }} {{ messages[0].tool_calls[0].name }}\
                   {{ ' ' }}{{ messages[0].content is none }}";
-    let mut message = message("assistant", "");
-    message.fields = object(r#"{"tool_calls": [{"name": "look"}], "content": null}"#);
+    let fields = object(r#"{"tool_calls": [{"name": "look"}]}"#);
+    let message = ChatMessage { role: "assistant".into(), content: None, fields };
     let t = ChatTemplate::new(source, "", "").unwrap();
     let conversation = Conversation {
         messages: &[message],
@@ -81,6 +81,24 @@ fn tools_documents_and_fields_of_messages_are_there() {
     let wanted =
         "[{\"type\": \"function\", \"function\": {\"name\": \"look\", \"a\": 1}}] T look true";
     assert_eq!(t.render_conversation(&conversation).unwrap().to_lowercase(), wanted.to_lowercase());
+}
+
+#[test]
+fn tools_and_documents_that_a_template_passes_over_are_refused() {
+    let object = |text: &str| serde_json::from_str::<JsonObject>(text).unwrap();
+    let (messages, things) = ([message("user", "Hi")], [object(r#"{"name": "look"}"#)]);
+    let unused = |source: &str, tools: &[JsonObject], documents: &[JsonObject]| {
+        let conversation =
+            Conversation { messages: &messages, tools, documents, ..Default::default() };
+        ChatTemplate::new(source, "", "").unwrap().render_conversation(&conversation)
+    };
+    let plain = "{{ messages[0].content }}{% if tools and messages | length > 1 %}x{% endif %}";
+    assert_eq!(unused(plain, &[], &[]).unwrap(), "Hi");
+    assert_eq!(unused(plain, &things, &[]), Err(ChatError::Unused { what: "tools" }));
+    assert_eq!(unused(plain, &[], &things), Err(ChatError::Unused { what: "documents" }));
+    let tools = "{{ tools[0].name }}";
+    assert_eq!(unused(tools, &things, &[]).unwrap(), "look");
+    assert_eq!(unused(tools, &things, &things), Err(ChatError::Unused { what: "documents" }));
 }
 
 #[test]

@@ -128,11 +128,21 @@ pub enum CliError {
         /// How often.
         times: usize,
     },
-    /// A system message where none can go.
-    #[error("{model} has no chat template, so --system has no place in the prompt")]
-    NoPlaceForSystem {
+    /// Something of a conversation where there is no conversation.
+    #[error("{model} has no chat template, so {option} has no place in the prompt")]
+    NoPlaceInPrompt {
         /// The daemon's model.
         model: String,
+        /// What was given.
+        option: &'static str,
+    },
+    /// A file of tools that is none.
+    #[error("{}: wanted a JSON array of tools, each an object: {source}", .path.display())]
+    NotTools {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        source: serde_json::Error,
     },
     /// `hob chat` with a model that cannot chat.
     #[error("{model} has no chat template; `hob run` continues texts with it")]
@@ -292,6 +302,7 @@ impl CliError {
             }
             Self::NotUtf8 { .. }
             | Self::NotTokenIds { .. }
+            | Self::NotTools { .. }
             | Self::TextTooShort { .. }
             | Self::Tokenizer(_) => exit::BAD_INPUT,
             Self::Gguf(_) | Self::Folder(_) | Self::NotFinite { .. } | Self::Vocabulary { .. } => {

@@ -1,13 +1,18 @@
 //! `hob run`: one prompt, one answer.
 
+use std::fs;
 use std::io::IsTerminal;
+use std::path::Path;
 
 use super::args::{GlobalOptions, RunOptions};
 use super::daemon::{self, Connection};
 use super::interrupt::Interrupts;
 use super::output::Output;
 use super::{CliError, exit, generate, output, paths};
-use crate::protocol::{FinishReason, GenerateParams, Message, ModelFacts, SessionRef};
+use crate::chat::JsonObject;
+use crate::protocol::{
+    FinishReason, GenerateParams, Message, ModelFacts, SessionRef, TemplateJson,
+};
 
 /// Where stdin goes in the prompt.
 const STDIN: &str = "-";
@@ -79,8 +84,12 @@ fn with_prompt(
         return Ok(GenerateParams { prompt: Some(prompt), ..params });
     }
     if !model.has_chat_template {
-        if options.system.is_some() {
-            return Err(CliError::NoPlaceForSystem { model: model.name.clone() });
+        for (option, given) in
+            [("--system", options.system.is_some()), ("--tools", options.tools.is_some())]
+        {
+            if given {
+                return Err(CliError::NoPlaceInPrompt { model: model.name.clone(), option });
+            }
         }
         output::note(&format_args!(
             "{} has no chat template: the prompt is continued as it stands (--raw)",
@@ -89,13 +98,22 @@ fn with_prompt(
         return Ok(GenerateParams { prompt: Some(prompt), ..params });
     }
     let messages = messages(options.system.as_deref(), prompt);
-    Ok(GenerateParams { messages: Some(messages), ..params })
+    let tools = options.tools.as_deref().map(read_tools).transpose()?;
+    Ok(GenerateParams { messages: Some(messages), tools, ..params })
+}
+
+/// The tools of a file, as they stand there.
+fn read_tools(path: &Path) -> Result<TemplateJson, CliError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| CliError::ReadFile { path: path.to_owned(), source })?;
+    let wrong = |source| CliError::NotTools { path: path.to_owned(), source };
+    let _: Vec<JsonObject> = serde_json::from_str(&text).map_err(wrong)?;
+    serde_json::from_str(&text).map_err(wrong)
 }
 
 fn messages(system: Option<&str>, prompt: String) -> Vec<Message> {
-    let system = system.map(|text| Message { role: "system".into(), content: text.to_owned() });
-    let user = Message { role: "user".into(), content: prompt };
-    system.into_iter().chain([user]).collect()
+    let system = system.map(|text| Message::new("system", text));
+    system.into_iter().chain([Message::new("user", prompt)]).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// Most members an object of the protocol may have; the largest known has 15.
+/// Most members an object of the protocol may have; the largest known has 21.
 const MEMBERS_MAX: usize = 64;
 
 /// Characters of a wrong value that an error repeats.

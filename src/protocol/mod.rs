@@ -37,6 +37,10 @@ pub const LOGPROBS_MAX: u32 = 20;
 /// `max_tokens` of a `generate` that does not say, where the context has this much left.
 pub const MAX_TOKENS_DEFAULT: u32 = 512;
 
+/// Most bytes of JSON that one request may have for the chat template: `tools`, `documents` and
+/// the `tool_calls` of its messages together.
+pub const TEMPLATE_JSON_BYTES_MAX: usize = 1 << 20;
+
 /// Names of the methods.
 pub mod method {
     /// Says who is there: server, protocol, model, limits.

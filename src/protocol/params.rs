@@ -62,17 +62,53 @@ impl Params for InitializeParams {
 }
 
 /// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, or what else the model's template knows.
+    /// `system`, `user`, `assistant`, `tool`, or what else the model's template knows.
     pub role: String,
-    /// Its text.
-    pub content: String,
+    /// Its text; a message that calls tools may have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The calls of an assistant's message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<TemplateJson>,
+    /// The call that a tool's message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool that answers, or who else speaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
+impl Message {
+    /// A message of text alone.
+    #[must_use]
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: Some(content.into()), ..Self::default() }
+    }
+}
+
+/// JSON for the chat template. It stays text until the template is rendered: who reads it then
+/// knows its size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TemplateJson(pub Box<RawValue>);
+
+impl PartialEq for TemplateJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl Eq for TemplateJson {}
+
 /// What a field of [`Message`]s should be.
-const MESSAGES_WANTED: &str = "an array of {role, content} of strings";
+const MESSAGES_WANTED: &str =
+    "an array of {role, content, tool_calls?, tool_call_id?, name?}, all but tool_calls strings";
+
+/// What tools and documents should be.
+pub const OBJECTS_WANTED: &str = "an array of objects";
 
 /// Texts that end a generation: one, or several. Serialised as an array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +160,12 @@ pub struct GenerateParams {
     /// A conversation, put through the model's chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
+    /// Tools that the model may call, as its template wants them: `{type, function}` objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<TemplateJson>,
+    /// Documents that the model may look at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<TemplateJson>,
     /// Most tokens to generate; 0 only evaluates the prompt. Without it, what remains of the
     /// context, at most [`MAX_TOKENS_DEFAULT`](super::MAX_TOKENS_DEFAULT).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,6 +219,8 @@ impl Params for GenerateParams {
             "prompt",
             "tokens",
             "messages",
+            "tools",
+            "documents",
             "max_tokens",
             "temperature",
             "top_k",
@@ -199,6 +243,8 @@ impl Params for GenerateParams {
             prompt: fields.optional("prompt", "a string")?,
             tokens: fields.optional("tokens", "an array of token ids")?,
             messages: fields.optional("messages", MESSAGES_WANTED)?,
+            tools: fields.optional("tools", OBJECTS_WANTED)?,
+            documents: fields.optional("documents", OBJECTS_WANTED)?,
             max_tokens: fields.optional("max_tokens", "an integer from 0")?,
             temperature: fields.optional("temperature", "a number from 0")?,
             top_k: fields.optional("top_k", "an integer from 0")?,
@@ -287,14 +333,22 @@ pub struct ApplyTemplateParams {
     pub model: Option<String>,
     /// A conversation.
     pub messages: Vec<Message>,
+    /// Tools that the model may call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<TemplateJson>,
+    /// Documents that the model may look at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<TemplateJson>,
 }
 
 impl Params for ApplyTemplateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["model", "messages"])?;
+        let fields = Fields::new(params, &["model", "messages", "tools", "documents"])?;
         Ok(Self {
             model: fields.optional("model", MODEL_WANTED)?,
             messages: fields.required("messages", MESSAGES_WANTED)?,
+            tools: fields.optional("tools", OBJECTS_WANTED)?,
+            documents: fields.optional("documents", OBJECTS_WANTED)?,
         })
     }
 }

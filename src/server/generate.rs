@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::connection::Connection;
+use super::conversation::Conversation;
 use super::methods::{engine_stopped, out_of_range};
 use super::sessions::{act, find_session};
 use super::{shift, text};
@@ -15,7 +16,7 @@ use crate::engine::{
     SamplingParams, SessionAction, TokenLogprob,
 };
 use crate::protocol::{
-    self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT, Message,
+    self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT,
     OnContextFull, RequestId, STOP_TEXTS_MAX, method,
 };
 
@@ -29,7 +30,7 @@ const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
-    Messages(Vec<Message>),
+    Messages(Conversation),
 }
 
 /// Runs a generation, sending its tokens on as they come where asked for.
@@ -53,15 +54,16 @@ pub(super) async fn generate(
     request.tokens = match (prompt, on_context_full) {
         (Prompt::Text(prompt), _) => text::encode(engine, prompt, true, true).await?,
         (Prompt::Tokens(tokens), _) => tokens,
-        (Prompt::Messages(messages), OnContextFull::Error) => {
-            text::encode_messages(engine, messages).await?
+        (Prompt::Messages(conversation), OnContextFull::Error) => {
+            text::encode_conversation(engine, conversation).await?
         }
-        (Prompt::Messages(messages), OnContextFull::Shift) => {
+        (Prompt::Messages(conversation), OnContextFull::Shift) => {
             let context_tokens = match request.session {
                 Some(id) => act(connection, engine, id, SessionAction::Info).await?.context_tokens,
                 None => engine.model.context_tokens,
             };
-            let fitted = shift::fit(engine, messages, context_tokens, request.tokens_max).await?;
+            let fitted =
+                shift::fit(engine, conversation, context_tokens, request.tokens_max).await?;
             shifted = fitted.1;
             fitted.0
         }
@@ -119,6 +121,7 @@ fn read(
     params: GenerateParams,
     cancel: &CancelFlag,
 ) -> Result<ReadParams, ErrorObject> {
+    check_for_messages(&params)?;
     let defaults = SamplingParams::default();
     let sampling = SamplingParams {
         temperature: params.temperature.unwrap_or(defaults.temperature),
@@ -138,18 +141,17 @@ fn read(
             return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
         }
     }
-    let shifts = params.on_context_full == Some(OnContextFull::Shift);
-    if shifts && params.messages.is_none() {
-        let found = "a prompt that has no turns";
-        return Err(out_of_range("on_context_full", "\"shift\" with messages alone", found));
-    }
     let deadline = match params.deadline_ms {
         Some(found) if !(1..=DEADLINE_MS_MAX).contains(&found) => {
             return Err(out_of_range("deadline_ms", format!("1 to {DEADLINE_MS_MAX}"), found));
         }
         deadline_ms => deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
     };
-    let prompt = one_prompt(params.prompt, params.tokens, params.messages)?;
+    let conversation = params
+        .messages
+        .map(|messages| Conversation::read(messages, params.tools, params.documents))
+        .transpose()?;
+    let prompt = one_prompt(params.prompt, params.tokens, conversation)?;
     let request = GenerateRequest {
         owner: connection.owner,
         session: None,
@@ -167,17 +169,32 @@ fn read(
     Ok((prompt, params.session, request))
 }
 
+/// Refuses, for other prompts, what only messages can have.
+fn check_for_messages(params: &GenerateParams) -> Result<(), ErrorObject> {
+    if params.messages.is_some() {
+        return Ok(());
+    }
+    let shifts = params.on_context_full == Some(OnContextFull::Shift);
+    for (field, given) in [
+        ("on_context_full", shifts),
+        ("tools", params.tools.is_some()),
+        ("documents", params.documents.is_some()),
+    ] {
+        if given {
+            return Err(out_of_range(field, "messages with it", "a prompt that has none"));
+        }
+    }
+    Ok(())
+}
+
 fn one_prompt(
     prompt: Option<String>,
     tokens: Option<Vec<u32>>,
-    messages: Option<Vec<Message>>,
+    messages: Option<Conversation>,
 ) -> Result<Prompt, ErrorObject> {
     match (prompt, tokens, messages) {
         (Some(prompt), None, None) => Ok(Prompt::Text(prompt)),
         (None, Some(tokens), None) => Ok(Prompt::Tokens(tokens)),
-        (None, None, Some(messages)) if messages.is_empty() => {
-            Err(out_of_range("messages", "at least one message", "none"))
-        }
         (None, None, Some(messages)) => Ok(Prompt::Messages(messages)),
         (prompt, tokens, messages) => {
             let given =

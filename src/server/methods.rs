@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::conversation::Conversation;
 use super::{generate, metrics, sessions, text};
 use crate::engine::{CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
@@ -252,8 +253,10 @@ async fn apply_template(
     id: &RequestId,
     params: ApplyTemplateParams,
 ) -> Result<ApplyTemplateResult, ErrorObject> {
-    let engine = connection.model_of_text(id, params.model.as_deref()).await?;
-    let prompt = text::render(&engine, params.messages).await?;
+    let ApplyTemplateParams { model, messages, tools, documents } = params;
+    let conversation = Conversation::read(messages, tools, documents)?;
+    let engine = connection.model_of_text(id, model.as_deref()).await?;
+    let prompt = text::render(&engine, conversation).await?;
     Ok(ApplyTemplateResult { prompt })
 }
 

@@ -9,6 +9,7 @@
 
 mod access;
 mod connection;
+mod conversation;
 mod generate;
 mod methods;
 mod metrics;

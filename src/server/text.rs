@@ -7,9 +7,10 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use tracing::error;
 
-use crate::chat::{ChatError, ChatMessage, ChatTemplate};
+use super::conversation::Conversation;
+use crate::chat::{ChatError, ChatTemplate};
 use crate::engine::{AdmitError, EngineHandle};
-use crate::protocol::{ErrorCode, ErrorObject, Message};
+use crate::protocol::{ErrorCode, ErrorObject};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Runs `work` on a thread that may block.
@@ -43,21 +44,21 @@ pub(super) async fn decode(engine: &EngineHandle, tokens: Vec<u32>) -> Result<St
 /// The prompt of a conversation, up to where the model answers.
 pub(super) async fn render(
     engine: &EngineHandle,
-    messages: Vec<Message>,
+    conversation: Conversation,
 ) -> Result<String, ErrorObject> {
     let chat = template(engine)?;
-    blocking(move || render_now(&chat, messages)).await
+    blocking(move || render_now(&chat, &conversation)).await
 }
 
 /// Tokens of a conversation. A template may write BOS itself; then none is added.
-pub(super) async fn encode_messages(
+pub(super) async fn encode_conversation(
     engine: &EngineHandle,
-    messages: Vec<Message>,
+    conversation: Conversation,
 ) -> Result<Vec<u32>, ErrorObject> {
     let chat = template(engine)?;
     let tokenizer = Arc::clone(&engine.tokenizer);
     blocking(move || {
-        let prompt = render_now(&chat, messages)?;
+        let prompt = render_now(&chat, &conversation)?;
         let add_special = !begins_with_bos(&tokenizer, &prompt);
         tokenizer.encode(&prompt, add_special, true).map_err(tokenizer_failed)
     })
@@ -76,12 +77,8 @@ fn template(engine: &EngineHandle) -> Result<Arc<ChatTemplate>, ErrorObject> {
     })
 }
 
-fn render_now(chat: &ChatTemplate, messages: Vec<Message>) -> Result<String, ErrorObject> {
-    let messages: Vec<ChatMessage> = messages
-        .into_iter()
-        .map(|Message { role, content }| ChatMessage::new(role, content))
-        .collect();
-    chat.render(&messages, true).map_err(template_failed)
+fn render_now(chat: &ChatTemplate, conversation: &Conversation) -> Result<String, ErrorObject> {
+    chat.render_conversation(&conversation.as_chat()).map_err(template_failed)
 }
 
 fn template_failed(error: ChatError) -> ErrorObject {

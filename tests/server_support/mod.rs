@@ -57,7 +57,10 @@ impl Mock {
         let (commands, receiver) = mpsc::channel(256);
         let (arrived_tx, arrived) = mpsc::unbounded_channel();
         let (cancelled_tx, cancelled) = mpsc::unbounded_channel();
-        let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[answer]";
+        let template = "{% if tools %}[tools]{{ tools | tojson }}{% endif %}\
+                        {% for m in messages %}[{{ m.role }}]{{ m.content }}\
+                        {% for call in m.tool_calls %}{{ call | tojson }}{% endfor %}\
+                        {% endfor %}[answer]";
         let handle = EngineHandle {
             commands,
             tokenizer: Arc::new(tokenizer()),

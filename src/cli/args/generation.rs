@@ -16,6 +16,7 @@ Examples:
   hob run \"Summarise this:\" < letter.txt
   hob run \"Translate to German:\" - \"Keep the names.\" < note.txt
   hob run --raw --max-tokens 20 \"The quick brown fox\"
+  hob run --tools weather.json \"Will it rain in Oslo?\"        the call comes as text
   hob run --temperature 0 --json \"2 + 2 =\" | jq -r .text
   hob run --session manual \"$(cat manual.txt) How do I reset it?\"   faster the second time";
 
@@ -45,13 +46,16 @@ pub struct RunOptions {
     /// System message put before the prompt
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
+    /// Tools that the model may call: a JSON array of objects, as the model's template wants them
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub tools: Option<PathBuf>,
     /// Continue the text as it stands: no chat template
     #[arg(long)]
     pub raw: bool,
     /// Keep the prompt's cache in this session: a prompt that begins alike starts faster
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
-    /// Model of the daemon, where one must be started: one of the store, or a GGUF file
+    /// Model: one of the daemon's by name; where a daemon must be started, also a file or a folder
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Print the final result as one JSON object instead of streaming text
@@ -72,7 +76,7 @@ pub struct ChatOptions {
     /// System message of the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Model of the daemon, where one must be started: one of the store, or a GGUF file
+    /// Model: one of the daemon's by name; where a daemon must be started, also a file or a folder
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// How tokens are chosen.

@@ -83,7 +83,7 @@ impl Chat {
 
     /// Generates the answer to `text`. A refusal is told, and the conversation is as it was.
     fn answer(&mut self, text: String) -> Result<(), CliError> {
-        self.messages.push(message("user", text));
+        self.messages.push(Message::new("user", text));
         let params = GenerateParams {
             session: Some(self.session.clone()),
             messages: Some(self.conversation()),
@@ -95,7 +95,7 @@ impl Chat {
                 if result.finish_reason != FinishReason::Stop {
                     generate::note_early_end(&result);
                 }
-                self.messages.push(message("assistant", result.text.clone()));
+                self.messages.push(Message::new("assistant", result.text.clone()));
                 self.last = Some(result);
                 Ok(())
             }
@@ -145,7 +145,7 @@ impl Chat {
 
     /// All messages, the system's first.
     fn conversation(&self) -> Vec<Message> {
-        let system = self.system.clone().map(|text| message("system", text));
+        let system = self.system.clone().map(|text| Message::new("system", text));
         system.into_iter().chain(self.messages.iter().cloned()).collect()
     }
 
@@ -166,8 +166,4 @@ impl Chat {
         let params = SessionParams { session: self.session.clone() };
         let _: Result<SessionCloseResult, _> = self.client.call(method::SESSION_CLOSE, &params);
     }
-}
-
-fn message(role: &str, content: String) -> Message {
-    Message { role: role.to_owned(), content }
 }

@@ -4,7 +4,8 @@
     python3 make.py            writes NAME.json beside each NAME.jinja
 
 smollm2, qwen2 and phi-3 are the templates in those models' files, gemma-3 is that of the
-instruction-tuned Gemma 3, tools uses what transformers adds to Jinja.
+instruction-tuned Gemma 3, tools uses what transformers adds to Jinja, and calls what models that call
+tools do with them.
 """
 import json
 import pathlib
@@ -18,6 +19,23 @@ CONVERSATIONS = [
     [("system", "You are terse."), ("user", "Name a color."), ("assistant", "Blue."), ("user", "Another one.")],
     [("user", "  <b>é 苹果 🍎</b>\n\n'\"{{ x }}\\ ")],
     [("user", "a"), ("user", "b")],
+]
+TOOLS = [{"type": "function", "function": {
+    "name": "weather", "description": "Weather of a <city>",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+        "required": ["city"]}}}]
+DOCUMENTS = [{"title": "Oslo", "text": "It rains."}, {"title": "é", "text": "苹果"}]
+CALL = {"id": "1", "type": "function",
+        "function": {"name": "weather", "arguments": {"days": 2, "city": "Ålesund"}}}
+CALLS = [
+    {"role": "user", "content": "Rain?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL, {"name": "weather", "arguments": {}}]},
+    {"role": "tool", "content": '{"rain": true}', "tool_call_id": "1", "name": "weather"},
+    {"role": "tool", "content": "no city"},
+    {"role": "assistant", "content": "One moment.", "tool_calls": [CALL]},
+    {"role": "tool", "content": "3.5"},
 ]
 BOS_EOS = {"smollm2": ("<|im_start|>", "<|im_end|>"), "gemma-3": ("<bos>", "<eos>")}
 
@@ -35,14 +53,16 @@ def main():
         bos, eos = BOS_EOS.get(path.stem, ("<s>", "</s>"))
         template = env.from_string(path.read_text())
         cases = []
-        for conversation in CONVERSATIONS:
-            messages = [{"role": role, "content": content} for role, content in conversation]
+        plain = [([{"role": role, "content": content} for role, content in conversation], {})
+                 for conversation in CONVERSATIONS]
+        calls = [(CALLS[:1], {"tools": TOOLS}), (CALLS, {"tools": TOOLS, "documents": DOCUMENTS})]
+        for messages, given in plain + (calls if path.stem == "calls" else []):
             for add in (False, True):
-                case = {"messages": messages, "add_generation_prompt": add}
+                case = {"messages": messages, **given, "add_generation_prompt": add}
                 try:
                     case["rendered"] = template.render(
                         messages=messages, add_generation_prompt=add, bos_token=bos, eos_token=eos,
-                        tools=None, documents=None)
+                        tools=given.get("tools"), documents=given.get("documents"))
                 except jinja2.TemplateError as error:
                     case["refused"] = str(error)
                 cases.append(case)
