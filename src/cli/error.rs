@@ -122,6 +122,9 @@ pub enum CliError {
     /// Nothing to answer.
     #[error("no prompt: give it as words, or pipe it in (see `hob run --help`)")]
     NoPrompt,
+    /// Nothing to embed.
+    #[error("no text: name some, or pipe one a line (see `hob embed --help`)")]
+    NoTexts,
     /// stdin is asked for twice.
     #[error("the prompt names stdin (`-`) {times} times; it can be read once")]
     StdinTwice {
@@ -288,6 +291,7 @@ impl CliError {
             | Self::Spawn { .. }
             | Self::DaemonEnded { .. } => exit::NO_DAEMON,
             Self::NoPrompt
+            | Self::NoTexts
             | Self::StdinTwice { .. }
             | Self::NothingToMeasure
             | Self::Exists { .. }

@@ -77,6 +77,14 @@ pub enum LocalError {
     /// The model cannot be loaded.
     #[error(transparent)]
     Open(Box<OpenError>),
+    /// The model only makes embeddings.
+    #[error("{}: {architecture} models make embeddings and predict no text", .model.display())]
+    NoGeneration {
+        /// The model's file.
+        model: PathBuf,
+        /// Its architecture.
+        architecture: String,
+    },
     /// The cache has no room for the context.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -91,7 +99,7 @@ impl From<OpenError> for LocalError {
 impl LocalError {
     /// Whether the model file is at fault, where the device is not.
     pub(crate) fn is_model(&self) -> bool {
-        matches!(self, Self::Open(_))
+        matches!(self, Self::Open(_) | Self::NoGeneration { .. })
     }
 
     /// What failed of the device.
@@ -151,6 +159,10 @@ pub(super) fn open_model(
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
+    if !opened.info.generates {
+        let (model, architecture) = (options.model.clone(), opened.info.architecture.clone());
+        return Err(LocalError::NoGeneration { model, architecture });
+    }
     Ok(opened)
 }
 

@@ -11,6 +11,7 @@ mod chat;
 pub mod client;
 mod daemon;
 mod devices;
+mod embed;
 mod error;
 mod generate;
 mod generated_files;
@@ -62,6 +63,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
     match &arguments.command {
         Command::Run(options) => run::run(global, options),
         Command::Chat(options) => chat::run(global, options),
+        Command::Embed(options) => embed::run(global, options),
         Command::Status(options) => status::run(global, options),
         Command::Metrics => metrics::run(global),
         Command::Top(options) => top::run(global, options),

@@ -16,6 +16,10 @@ const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
 impl Worker {
     /// Most tokens that the request may generate, or why it cannot be served.
     pub(super) fn check(&self, request: &GenerateRequest) -> Result<usize, AdmitError> {
+        if self.runner.model().hyper().encoder {
+            let architecture = self.info.architecture.clone();
+            return Err(AdmitError::NoGeneration { architecture });
+        }
         let mut context_tokens = self.info.context_tokens as usize;
         if let Some(id) = request.session {
             let session = self
@@ -27,7 +31,7 @@ impl Worker {
             }
             context_tokens = session.traits.context_tokens;
         }
-        let waiting = self.waiting.len();
+        let waiting = self.waiting.len() + self.embeddings.len();
         if waiting >= self.requests_queued_max {
             return Err(AdmitError::QueueFull { waiting, limit: self.requests_queued_max });
         }
@@ -82,7 +86,7 @@ impl Worker {
                 }
                 let generation = self.take_waiting(number);
                 self.running.push(generation);
-            } else if self.running.is_empty() {
+            } else if self.running.is_empty() && self.embeddings.iter().all(|e| e.open.is_empty()) {
                 let generation = self.take_waiting(number);
                 let wanted = generation.history().len() + 1;
                 let error = self.kv_full(wanted);

@@ -6,6 +6,8 @@
 mod activity;
 mod admission;
 mod budget;
+mod embed_steps;
+mod embedding;
 mod fingerprint;
 mod heartbeat;
 mod open;
@@ -24,6 +26,7 @@ mod types;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};
+pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
 pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
@@ -89,6 +92,13 @@ pub enum EngineCommand {
         request: Box<GenerateRequest>,
         /// Unbounded, because the engine must not wait; bounded in fact by `tokens_max`.
         events: mpsc::UnboundedSender<EngineEvent>,
+    },
+    /// Makes an embedding of each of some texts. A closed receiver cancels.
+    Embed {
+        /// The request.
+        request: Box<EmbedRequest>,
+        /// Answer.
+        reply: oneshot::Sender<Result<EmbedResult, AdmitError>>,
     },
     /// Time has passed: looks at the device's memory, and closes sessions that were idle for too
     /// long.

@@ -219,7 +219,6 @@ fn load(
 ) -> Result<(Opened, ModelSource), OpenError> {
     let file = hf::open_model(path, options.quantize)?;
     let hyper = read_hyper_params(&file)?;
-    refuse_encoders(&file, &hyper)?;
     let (tokenizer, chat) = open_text(&file, options)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
@@ -228,7 +227,11 @@ fn load(
     let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum();
     let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
     let limits = Limits {
-        tokens_max: options.prefill_tokens_max.max(1),
+        // An encoder has to take a text whole.
+        tokens_max: match hyper.encoder {
+            true => options.prefill_tokens_max.max(config.context_tokens),
+            false => options.prefill_tokens_max.max(1),
+        },
         logit_rows_max: (LOGIT_BYTES / 4 / (vocab as usize).max(1)).clamp(8, 32),
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
@@ -244,19 +247,6 @@ fn load(
         format!("process {}", std::process::id())
     });
     Ok((Opened { runner, tokenizer, chat, info, made_by, reopen: None }, source))
-}
-
-/// An engine generates; embeddings are computed by [`Runner::encode`] alone so far.
-fn refuse_encoders(file: &GgufFile, hyper: &HyperParams) -> Result<(), ModelLoadError> {
-    if hyper.encoder.is_none() {
-        return Ok(());
-    }
-    Err(ModelLoadError::Value {
-        path: file.path().to_owned(),
-        key: "general.architecture".to_owned(),
-        wanted: "a model that generates text; embedding models are not served yet".to_owned(),
-        found: format!("{:?}", hyper.architecture),
-    })
 }
 
 /// The tokenizer of a file, and its chat template or that of the options.
@@ -412,5 +402,7 @@ fn model_info(
         context_tokens: config.context_tokens as u32,
         vocab_size: model.vocab() as u32,
         has_chat_template,
+        generates: !model.hyper().encoder,
+        embedding_length: model.hyper().embedding as u32,
     })
 }

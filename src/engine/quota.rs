@@ -52,7 +52,9 @@ impl Worker {
     /// Refuses a request that the user may not queue, or that could never run within its memory.
     pub(super) fn check_request_of(&self, owner: Owner, tokens: usize) -> Result<(), AdmitError> {
         let quota = self.quotas.of(owner);
-        let waiting = self.waiting.iter().filter(|other| other.request.owner == owner).count();
+        let to_embed = self.embeddings.iter().filter(|other| other.request.owner == owner);
+        let waiting = self.waiting.iter().filter(|other| other.request.owner == owner).count()
+            + to_embed.count();
         if let Some(limit) = quota.requests_queued_max.filter(|limit| waiting >= *limit) {
             return Err(AdmitError::UserQueueFull { waiting, limit });
         }
@@ -77,10 +79,18 @@ impl Worker {
         self.promised_bytes(owner) + self.kv_bytes(generation.tokens_wanted()) <= limit
     }
 
+    /// Whether one more request of the user may run beside those that generate and `beside` more.
+    pub(super) fn may_run_beside(&self, owner: Owner, beside: usize) -> bool {
+        let running = self.running.iter().filter(|other| other.request.owner == owner).count();
+        let limit = self.quotas.of(owner).requests_running_max;
+        limit.is_none_or(|limit| running + beside < limit)
+    }
+
     /// Bytes that the user's running requests have or will come to have.
     fn promised_bytes(&self, owner: Owner) -> u64 {
         let own = self.running.iter().filter(|other| other.request.owner == owner);
-        own.map(|other| self.kv_bytes(other.tokens_wanted())).sum()
+        own.map(|other| self.kv_bytes(other.tokens_wanted())).sum::<u64>()
+            + self.embedding_bytes(owner)
     }
 
     /// Moves caches of the user's sessions that do not run out of the device's memory, the one
@@ -95,7 +105,8 @@ impl Worker {
         let Some(limit) = self.quotas.of(owner).kv_bytes_max else { return Ok(true) };
         let wanted = self.promised_bytes(owner) + self.kv_bytes(tokens);
         loop {
-            let runs = |id| self.running.iter().any(|other| other.session == id);
+            let runs =
+                |id| self.running.iter().any(|other| other.session == id) || self.is_embedding(id);
             let rests = |(other, session): &(SessionId, &Session)| {
                 session.owner == owner && *other != id && session.lease.is_some() && !runs(*other)
             };
@@ -116,7 +127,7 @@ impl Worker {
     }
 
     /// Bytes of the pages that a session holds; those that forks share count for each of them.
-    fn held_bytes(&self, session: &Session) -> u64 {
+    pub(super) fn held_bytes(&self, session: &Session) -> u64 {
         session.lease.as_ref().map_or(0, |lease| self.kv_bytes(lease.tokens_max()))
     }
 
@@ -136,6 +147,12 @@ impl Worker {
         }
         self.running.iter().for_each(|other| of(other.request.owner, &|user| user.running += 1));
         self.waiting.iter().for_each(|other| of(other.request.owner, &|user| user.queued += 1));
+        for other in &self.embeddings {
+            of(other.request.owner, &|user| match other.has_started() {
+                true => user.running += 1,
+                false => user.queued += 1,
+            });
+        }
         users.into_values().collect()
     }
 }

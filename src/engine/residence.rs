@@ -16,8 +16,7 @@ use crate::model::ModelLoadError;
 impl Worker {
     /// Whether the model is on the device, nobody waits for it, and it could come back.
     pub(super) fn can_unload(&self) -> bool {
-        let idle = self.running.is_empty() && self.waiting.is_empty();
-        idle && self.runner.is_on_device() && self.runner.can_reopen()
+        self.is_idle() && self.runner.is_on_device() && self.runner.can_reopen()
     }
 
     /// Takes the model off the device, if it [can be unloaded](Self::can_unload); the caches unused

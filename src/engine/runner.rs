@@ -102,6 +102,10 @@ impl Runner {
     /// # Panics
     /// If the batch is empty or passes the model's limits: bugs of the scheduler.
     pub fn step(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        self.run(batch, false)
+    }
+
+    fn run(&mut self, batch: &Batch, encoded: bool) -> Result<(), DeviceError> {
         let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
         let tile_tokens = self.model.tile_tokens(one_token_each);
         let (steps, tiles) = (batch.steps(), batch.tiles(tile_tokens));
@@ -112,6 +116,7 @@ impl Runner {
             tiles: tiles.len() as u32,
             tile_tokens,
             logit_rows: rows.len() as u32,
+            encoded,
         };
         self.prepare(shape)?;
         let inputs = self.model.inputs();
@@ -127,17 +132,17 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs a batch of whole texts through an encoder, and returns what it makes of every token:
-    /// f32 `[tokens, embedding]`.
+    /// Runs a batch, and returns what the model makes of every token behind its last norm: f32
+    /// `[tokens, embedding]`. An encoder's batch has whole texts.
     ///
     /// # Errors
     /// [`DeviceError`].
     ///
     /// # Panics
-    /// If the model is no encoder, or the batch passes its limits: bugs of the caller.
+    /// If the batch is empty or passes the model's limits: bugs of the caller.
     pub fn encode(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
-        let encoded = self.model.inputs().encoded.expect("an encoder");
-        self.step(batch)?;
+        let encoded = self.model.inputs().encoded;
+        self.run(batch, true)?;
         let width = self.model.hyper().embedding as usize;
         let mut rows = vec![0.0; batch.token_count() * width];
         self.executor.read(encoded.buffer, encoded.offset, bytemuck::cast_slice_mut(&mut rows))?;
@@ -167,7 +172,7 @@ impl Runner {
     /// compiles, and no request for one that computes nonsense.
     ///
     /// # Errors
-    /// [`DeviceError`]; [`DeviceError::WrongResult`] if its logits are not numbers.
+    /// [`DeviceError`]; [`DeviceError::WrongResult`] if what it makes of it is no number.
     ///
     /// # Panics
     /// If sessions have taken every page: it is for the start.
@@ -175,15 +180,19 @@ impl Runner {
         let mut lease = self.kv.lease().expect("nobody has a lease yet");
         let grown = self.kv.grow(&mut *self.executor, &mut lease, 0, 1)?;
         grown.expect("nobody has a page yet");
-        let span = TokenSpan { table: lease.table(), position: 0, tokens: vec![0], logits: 1 };
-        let evaluated = self.step(&Batch { spans: vec![span] });
+        let logits = usize::from(!self.model.hyper().encoder);
+        let span = TokenSpan { table: lease.table(), position: 0, tokens: vec![0], logits };
+        let batch = Batch { spans: vec![span] };
+        let values = match self.model.hyper().encoder {
+            true => self.encode(&batch),
+            false => self.step(&batch).map(|()| self.logits(0).to_vec()),
+        };
         self.kv.release(lease);
-        evaluated?;
-        let logits = self.logits(0);
-        let bad = logits.iter().find(|logit| !logit.is_finite()).copied();
-        let flat = logits.iter().all(|logit| *logit == logits[0]);
+        let values = values?;
+        let bad = values.iter().find(|value| !value.is_finite()).copied();
+        let flat = values.iter().all(|value| *value == values[0]);
         match bad {
-            Some(logit) => Err(DeviceError::WrongResult { what: format!("a logit of {logit}") }),
+            Some(value) => Err(DeviceError::WrongResult { what: format!("a value of {value}") }),
             None if flat => Err(DeviceError::WrongResult { what: "the same for all".into() }),
             None => Ok(()),
         }

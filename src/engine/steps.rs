@@ -28,7 +28,7 @@ impl Slices {
         }
     }
 
-    fn of(&mut self, decoding: bool) -> &mut PrefillSlice {
+    pub(super) fn of(&mut self, decoding: bool) -> &mut PrefillSlice {
         if decoding { &mut self.beside_decoding } else { &mut self.alone }
     }
 }
@@ -95,7 +95,7 @@ impl Worker {
         }
     }
 
-    fn work(&self, generation: &Generation) -> Work {
+    pub(super) fn work(&self, generation: &Generation) -> Work {
         let position = self.sessions.get(generation.session).tokens.len();
         let (known, prompt_len) = (generation.history().len(), generation.request.tokens.len());
         let decoding = position + 1 == known && position >= prompt_len;

@@ -234,6 +234,21 @@ pub enum AdmitError {
     /// Sampling parameters out of range.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// The model only makes embeddings.
+    #[error("{architecture} models make embeddings and generate no text; use embed")]
+    NoGeneration {
+        /// The model's architecture.
+        architecture: String,
+    },
+    /// The caller gave up, and there is nothing to hand over.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// The time was over, and there is nothing to hand over.
+    #[error("deadline_ms had passed before the result was complete")]
+    Deadline,
+    /// The device or the model failed.
+    #[error("{0}")]
+    Failed(String),
     /// An empty prompt.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -405,4 +420,8 @@ pub struct ModelInfo {
     pub vocab_size: u32,
     /// Whether the file has a chat template.
     pub has_chat_template: bool,
+    /// Whether it generates text, not embeddings alone.
+    pub generates: bool,
+    /// Values of an embedding.
+    pub embedding_length: u32,
 }

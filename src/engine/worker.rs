@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 use super::EngineCommand;
 use super::activity::KvPages;
 use super::budget::Budget;
+use super::embedding::Embedding;
 use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
@@ -46,8 +47,10 @@ pub(super) struct Worker {
     pub(super) running: Vec<Generation>,
     /// Waiting for pages or for a place in the batch.
     pub(super) waiting: VecDeque<Generation>,
+    /// Those for embeddings, in the order of arrival.
+    pub(super) embeddings: Vec<Embedding>,
     /// Requests so far.
-    arrived: u64,
+    pub(super) arrived: u64,
     pub(super) fair: Fairness,
     pub(super) slices: Slices,
     pub(super) host_cache_bytes: u64,
@@ -90,6 +93,7 @@ impl Worker {
             sessions: Sessions::numbered_by(Arc::clone(&options.session_numbers)),
             running: Vec::new(),
             waiting: VecDeque::new(),
+            embeddings: Vec::new(),
             arrived: 0,
             fair: Fairness::default(),
             host_cache_bytes: options.host_cache_bytes,
@@ -124,8 +128,7 @@ impl Worker {
     fn serve_all(&mut self, commands: &mut Receiver<EngineCommand>) -> Result<(), EngineFailure> {
         let mut served = 0;
         loop {
-            let idle = self.running.is_empty() && self.waiting.is_empty();
-            let command = if idle {
+            let command = if self.is_idle() {
                 self.rest(commands)?.ok_or(TryRecvError::Disconnected)
             } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
@@ -145,7 +148,7 @@ impl Worker {
                 Err(TryRecvError::Empty) => {
                     served = 0;
                     self.last_busy = Instant::now();
-                    self.admit().and_then(|()| self.step())
+                    self.admit().and_then(|()| self.step()).and_then(|()| self.embed())
                 }
             };
             if let Err(error) = done {
@@ -154,6 +157,11 @@ impl Worker {
                 self.recover_from_bad_logits()?;
             }
         }
+    }
+
+    /// Whether nobody waits for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty() && self.embeddings.is_empty()
     }
 
     /// Waits for a command while nobody waits for the engine; `None` when none can come.
@@ -208,6 +216,7 @@ impl Worker {
                 let _ = reply.send(self.close_session(owner, session));
             }
             EngineCommand::Generate { request, events } => self.arrive(*request, events),
+            EngineCommand::Embed { request, reply } => self.arrive_to_embed(*request, reply),
             EngineCommand::Tick => {
                 self.close_expired();
                 return self.follow_budget();
@@ -303,12 +312,13 @@ impl Worker {
     }
 
     pub(super) fn status(&self) -> EngineStatus {
+        let embedding = self.embeddings.iter().filter(|e| e.has_started()).count();
         let common = EngineStatus {
             loaded: self.runner.is_on_device(),
             users: self.user_counts(),
             sessions: self.sessions.count(),
-            running: self.running.len(),
-            queued: self.waiting.len(),
+            running: self.running.len() + embedding,
+            queued: self.waiting.len() + self.embeddings.len() - embedding,
             host_cache_bytes: self.sessions.host_bytes(),
             disk_cache_bytes: self.sessions.disk_bytes(),
             uptime_seconds: self.started.elapsed().as_secs(),
@@ -341,9 +351,13 @@ impl Worker {
         for generation in self.running.drain(..).chain(self.waiting.drain(..)) {
             generation.finish(FinishReason::Error, Some(error.to_owned()));
         }
+        for embedding in self.embeddings.drain(..) {
+            embedding.refuse(AdmitError::Failed(error.to_owned()));
+        }
     }
 
     fn shut_down(&mut self) {
+        self.end_embeddings(&AdmitError::ShuttingDown);
         for generation in self.running.drain(..) {
             generation.finish(FinishReason::Cancelled, None);
         }

@@ -2,7 +2,7 @@
 
 use super::Model;
 use super::hyper::{Logits, NormKind, QkNorm, Residual};
-use super::layers::{Layer, Norm, Projection, Reads};
+use super::layers::{Head, Layer, Norm, Projection, Reads};
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
 use crate::kernels::layer_norm::{self, LayerNorm};
@@ -24,6 +24,8 @@ pub struct BatchShape {
     pub tile_tokens: u32,
     /// Tokens whose logits are wanted.
     pub logit_rows: u32,
+    /// Whether [`super::Inputs::encoded`] is wanted.
+    pub encoded: bool,
 }
 
 impl Model {
@@ -50,12 +52,10 @@ impl Model {
         for (index, layer) in self.layers.iter().enumerate() {
             step.layer(&mut recording, layer, index);
         }
-        if let Some(rows) = self.scratch.inputs.encoded {
-            let bytes = u64::from(shape.tokens) * self.hyper.embedding * 4;
-            let [from, to] =
-                [self.scratch.stream, rows].map(|slice| BufferSlice { bytes, ..slice });
-            recording.copy(from, to);
-        } else if shape.logit_rows > 0 {
+        if shape.encoded {
+            step.encoded(&mut recording);
+        }
+        if shape.logit_rows > 0 {
             step.logits(&mut recording);
         }
         recording
@@ -273,7 +273,7 @@ impl Step<'_> {
             head_dim: hyper.head_dim,
             format,
             window: spec.window,
-            causal: hyper.encoder.is_none(),
+            causal: !hyper.encoder,
             scale: hyper.attention_scale,
             soft_cap: hyper.attention_soft_cap,
             table_stride,
@@ -289,6 +289,31 @@ impl Step<'_> {
             ..self.model.attention_shape(self.shape.tile_tokens == 1)
         };
         attention::record(recording, caps, &attend, shape, self.shape.tiles);
+    }
+
+    /// What the layers, and the last norm where there is one, make of every token, on its way back
+    /// to the host.
+    fn encoded(&self, recording: &mut Recording) {
+        let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
+        let from = match &self.model.head {
+            None => scratch.stream,
+            Some(Head { norm, .. }) if norm.kind == NormKind::Rms => {
+                let norm = RmsNorm {
+                    x: scratch.stream,
+                    gain: norm.gain,
+                    y: scratch.block,
+                    dim: hyper.embedding,
+                    epsilon: hyper.epsilon,
+                    residual: false,
+                };
+                rms_norm::record(recording, &self.model.capabilities, &norm, self.shape.tokens);
+                scratch.block
+            }
+            Some(head) => self.normed(recording, head.norm, scratch.stream, self.shape.tokens).x,
+        };
+        let bytes = u64::from(self.shape.tokens) * hyper.embedding * 4;
+        let [from, to] = [from, scratch.inputs.encoded].map(|slice| BufferSlice { bytes, ..slice });
+        recording.copy(from, to);
     }
 
     /// The head's product for the rows that are wanted, and the way back to the host.

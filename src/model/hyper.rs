@@ -125,9 +125,10 @@ pub struct HyperParams {
     pub mixture: Option<Mixture>,
     /// Whether `ffn_up` holds the rows of the gate before its own.
     pub gate_in_up: bool,
-    /// Of a model that makes no logits but reads a whole text at once, every token seeing all:
-    /// how its rows become one.
-    pub encoder: Option<Pooling>,
+    /// Whether it makes no logits but reads a whole text at once, every token seeing all.
+    pub encoder: bool,
+    /// How the rows of a text become its embedding, where nobody says otherwise.
+    pub pooling: Pooling,
     /// Whether an embedding of the position is added to the token's.
     pub learned_positions: bool,
     /// Factor of the token embeddings.
@@ -199,7 +200,8 @@ impl HyperParams {
             mlp: Mlp::SwiGlu,
             mixture: None,
             gate_in_up: false,
-            encoder: None,
+            encoder: false,
+            pooling: read_pooling(keys, Pooling::Last)?,
             learned_positions: false,
             embedding_factor: 1.0,
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
@@ -215,7 +217,7 @@ impl HyperParams {
     /// while it computes it.
     #[must_use]
     pub fn kv_layers(&self) -> usize {
-        if self.encoder.is_some() { 1 } else { self.layers.len() }
+        if self.encoder { 1 } else { self.layers.len() }
     }
 
     /// Dimensions of a head: `attention.key_length`, or the embedding shared by the heads.
@@ -247,6 +249,18 @@ impl HyperParams {
                 (layer.window, layer.rope) = (window, Some(rope));
             }
         }
+    }
+}
+
+/// The model's own pooling, or `usual` where it says nothing.
+pub(super) fn read_pooling(keys: &Keys<'_>, usual: Pooling) -> Result<Pooling, ModelLoadError> {
+    let key = "pooling_type";
+    match keys.metadata().opt_u32(&keys.name(key))? {
+        None | Some(0) => Ok(usual),
+        Some(1) => Ok(Pooling::Mean),
+        Some(2) => Ok(Pooling::First),
+        Some(3) => Ok(Pooling::Last),
+        Some(other) => Err(keys.refuse(key, "0 to 3: none, mean, CLS or last", other)),
     }
 }
 

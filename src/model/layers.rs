@@ -233,7 +233,7 @@ impl Embeddings {
         } else {
             None
         };
-        if hyper.encoder.is_none() {
+        if !hyper.encoder {
             return Ok(Self { tokens, positions, types: None, norm: None });
         }
         let types = match loader.rows_of("token_types.weight") {

@@ -21,7 +21,7 @@ pub use experts::Mixture;
 pub use families::{FAMILIES, Family, family, read_hyper_params};
 pub use forward::BatchShape;
 pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, Pooling, QkNorm, Residual};
-pub use pooling::normalise;
+pub use pooling::{Pool, normalise};
 pub use rope::{RopeFactors, RopeSpec, Yarn};
 pub use scratch::{Inputs, Limits};
 
@@ -66,8 +66,8 @@ impl Model {
         loader.check_fits(&limits, &hyper)?;
         let embeddings = Embeddings::load(&mut loader, &hyper)?;
         let head = match hyper.encoder {
-            None => Some(Head::load(&mut loader, &hyper, &embeddings)?),
-            Some(_) => None,
+            false => Some(Head::load(&mut loader, &hyper, &embeddings)?),
+            true => None,
         };
         let layers = (0..hyper.layers.len())
             .map(|index| Layer::load(&mut loader, &hyper, index))

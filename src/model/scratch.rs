@@ -28,8 +28,8 @@ pub struct Inputs {
     pub rows: BufferSlice,
     /// f32 `[rows, vocab]`: their logits.
     pub logits: BufferSlice,
-    /// f32 `[tokens, embedding]`: what an encoder makes of every token.
-    pub encoded: Option<BufferSlice>,
+    /// f32 `[tokens, embedding]`: what the model makes of every token, before any logits.
+    pub encoded: BufferSlice,
 }
 
 /// Activations; a row for each token unless said otherwise.
@@ -95,10 +95,7 @@ impl Scratch {
             tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
             rows: buffer("logit rows", rows, BufferUsage::Upload)?,
             logits: buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
-            encoded: match hyper.encoder {
-                Some(_) => Some(buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?),
-                None => None,
-            },
+            encoded: buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?,
         };
         let mut scratch = |label: &str, words: u64| buffer(label, words, BufferUsage::Scratch);
         Ok(Self {
@@ -206,8 +203,8 @@ impl Widths {
         }
     }
 
-    fn all(&self) -> [u64; 8] {
+    fn all(&self) -> [u64; 9] {
         let Self { stream, normed, qkv, q, hidden } = *self;
-        [stream, qkv, q, q, stream, normed, 2 * hidden, hidden]
+        [stream, qkv, q, q, stream, normed, 2 * hidden, hidden, stream]
     }
 }

@@ -80,6 +80,12 @@ impl ErrorCode {
     pub const USER_QUEUE_FULL: Self = Self(-32022);
     /// More KV cache than one user may have.
     pub const USER_KV_FULL: Self = Self(-32023);
+    /// The request was cancelled before it had anything to hand over.
+    pub const CANCELLED: Self = Self(-32040);
+    /// `deadline_ms` had passed before there was anything to hand over.
+    pub const DEADLINE: Self = Self(-32041);
+    /// The model makes embeddings and generates no text.
+    pub const NO_GENERATION: Self = Self(-32042);
     /// The configuration does not let the caller in; the connection is closed.
     pub const NOT_ALLOWED: Self = Self(-32024);
     /// Other programs have the device's memory; try again later.
@@ -170,6 +176,12 @@ impl From<AdmitError> for ErrorObject {
                 (ErrorCode::UNKNOWN_TOKEN, json!({"token": token, "vocab_size": vocab_size}))
             }
             AdmitError::Sampling(error) => (ErrorCode::INVALID_PARAMS, sampling_data(&error)),
+            AdmitError::NoGeneration { architecture } => {
+                (ErrorCode::NO_GENERATION, json!({"architecture": architecture}))
+            }
+            AdmitError::Cancelled => (ErrorCode::CANCELLED, Value::Null),
+            AdmitError::Deadline => (ErrorCode::DEADLINE, Value::Null),
+            AdmitError::Failed(_) => (ErrorCode::INTERNAL, Value::Null),
             AdmitError::EmptyPrompt => (ErrorCode::EMPTY_PROMPT, Value::Null),
             AdmitError::NotLoaded(_) => (ErrorCode::MODEL_UNAVAILABLE, Value::Null),
             AdmitError::ShuttingDown => (ErrorCode::SHUTTING_DOWN, Value::Null),

@@ -6,6 +6,7 @@
 //! [`encode_request`] and [`decode_server_message`] the other.
 
 mod codec;
+mod embed;
 mod error;
 mod fields;
 mod message;
@@ -16,6 +17,7 @@ mod sessions;
 mod status;
 
 pub use codec::*;
+pub use embed::*;
 pub use error::*;
 pub use fields::*;
 pub use message::*;
@@ -63,6 +65,8 @@ pub mod method {
     pub const SESSION_CLOSE: &str = "session.close";
     /// Generates text.
     pub const GENERATE: &str = "generate";
+    /// Makes vectors of texts.
+    pub const EMBED: &str = "embed";
     /// Cancels a request of the same connection.
     pub const CANCEL: &str = "cancel";
     /// Text to tokens.
@@ -87,7 +91,7 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 19] = [
+    pub const ALL: [&str; 20] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
@@ -98,6 +102,7 @@ pub mod method {
         SESSION_RESTORE,
         SESSION_CLOSE,
         GENERATE,
+        EMBED,
         CANCEL,
         TOKENIZE,
         DETOKENIZE,

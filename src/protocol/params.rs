@@ -117,17 +117,23 @@ pub struct StopTexts(pub Vec<String>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum OneOrMany {
+pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
+impl OneOrMany {
+    pub(super) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
 impl From<OneOrMany> for StopTexts {
     fn from(texts: OneOrMany) -> Self {
-        match texts {
-            OneOrMany::One(text) => Self(vec![text]),
-            OneOrMany::Many(texts) => Self(texts),
-        }
+        Self(texts.into_vec())
     }
 }
 

@@ -51,6 +51,12 @@ pub struct ModelFacts {
     pub vocab_size: u32,
     /// Whether `messages` and `apply_template` work.
     pub has_chat_template: bool,
+    /// Whether `generate` works; `embed` always does.
+    #[serde(default)]
+    pub generates: bool,
+    /// Values of an embedding.
+    #[serde(default)]
+    pub embedding_length: u32,
 }
 
 impl From<&engine::ModelInfo> for ModelFacts {
@@ -65,6 +71,8 @@ impl From<&engine::ModelInfo> for ModelFacts {
             context_tokens: model.context_tokens,
             vocab_size: model.vocab_size,
             has_chat_template: model.has_chat_template,
+            generates: model.generates,
+            embedding_length: model.embedding_length,
         }
     }
 }
@@ -86,6 +94,9 @@ pub struct Limits {
     pub stop_max: u32,
     /// `logprobs` and `prompt_logprobs`.
     pub logprobs_max: u32,
+    /// Texts of one `embed`.
+    #[serde(default)]
+    pub embed_texts_max: u32,
 }
 
 /// Why a generation ended.

@@ -57,6 +57,8 @@ pub(super) struct Connection {
     unnamed: Mutex<Vec<(EngineHandle, SessionId)>>,
     /// Room for requests that are no generations: they wait for it, unread.
     short_requests: Arc<Semaphore>,
+    /// Large replies go out one by one, each when there is room.
+    large_replies: tokio::sync::Mutex<()>,
     /// The client does not read, or cannot be answered.
     dropped: CancellationToken,
 }
@@ -91,6 +93,7 @@ impl Connection {
             in_flight: Mutex::default(),
             unnamed: Mutex::default(),
             short_requests: Arc::new(Semaphore::new(options.requests_in_flight_max)),
+            large_replies: tokio::sync::Mutex::default(),
             dropped: CancellationToken::new(),
             shared: Arc::clone(&shared),
         });
@@ -208,12 +211,17 @@ impl Connection {
 
     async fn answer(self: &Arc<Self>, id: RequestId, call: Call, cancel: CancelFlag) {
         let guard = Admitted { connection: self, id: &id };
-        let method = call.method();
+        let (method, large) = (call.method(), call.has_large_reply());
         let result = call.run(self, &id, &cancel).await;
         // Before the reply: who has read it may use the id again.
         drop(guard);
         if let Err(error) = &result {
             debug!(uid = self.owner.uid, method, code = error.code.0, "request refused");
+        }
+        if large && result.is_ok() {
+            let _turn = self.large_replies.lock().await;
+            self.outgoing.has_room().await;
+            return self.reply(Some(&id), &result);
         }
         self.reply(Some(&id), &result);
     }

@@ -141,12 +141,7 @@ fn read(
             return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
         }
     }
-    let deadline = match params.deadline_ms {
-        Some(found) if !(1..=DEADLINE_MS_MAX).contains(&found) => {
-            return Err(out_of_range("deadline_ms", format!("1 to {DEADLINE_MS_MAX}"), found));
-        }
-        deadline_ms => deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
-    };
+    let deadline = read_deadline(params.deadline_ms)?;
     let conversation = params
         .messages
         .map(|messages| Conversation::read(messages, params.tools, params.documents))
@@ -185,6 +180,16 @@ fn check_for_messages(params: &GenerateParams) -> Result<(), ErrorObject> {
         }
     }
     Ok(())
+}
+
+/// The time of a `deadline_ms`.
+pub(super) fn read_deadline(deadline_ms: Option<u64>) -> Result<Option<Instant>, ErrorObject> {
+    match deadline_ms {
+        Some(found) if !(1..=DEADLINE_MS_MAX).contains(&found) => {
+            Err(out_of_range("deadline_ms", format!("1 to {DEADLINE_MS_MAX}"), found))
+        }
+        deadline_ms => Ok(deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms))),
+    }
 }
 
 fn one_prompt(

@@ -11,15 +11,15 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::conversation::Conversation;
-use super::{generate, metrics, sessions, text};
+use super::{embed, generate, metrics, sessions, text};
 use crate::engine::{CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
-    ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult, LOGPROBS_MAX,
-    Limits, MetricsResult, ModelFacts, ModelLoadResult, ModelParams, ModelUnloadResult, NoParams,
-    PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo,
-    SessionCreateParams, SessionForkParams, SessionParams, SessionTruncateParams, StatusResult,
-    TokenizeParams, TokenizeResult, method, nearest,
+    EmbedParams, ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult,
+    LOGPROBS_MAX, Limits, MetricsResult, ModelFacts, ModelLoadResult, ModelParams,
+    ModelUnloadResult, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX,
+    ServerInfo, SessionCreateParams, SessionForkParams, SessionParams, SessionTruncateParams,
+    StatusResult, TokenizeParams, TokenizeResult, method, nearest,
 };
 
 /// A request whose parameters are read.
@@ -35,6 +35,7 @@ pub(super) enum Call {
     SessionRestore(SessionParams),
     SessionClose(SessionParams),
     Generate(Box<GenerateParams>),
+    Embed(Box<EmbedParams>),
     Cancel(CancelParams),
     Tokenize(TokenizeParams),
     Detokenize(DetokenizeParams),
@@ -62,6 +63,7 @@ impl Call {
             method::SESSION_RESTORE => Self::SessionRestore(Params::read(params)?),
             method::SESSION_CLOSE => Self::SessionClose(Params::read(params)?),
             method::GENERATE => Self::Generate(Box::new(Params::read(params)?)),
+            method::EMBED => Self::Embed(Box::new(Params::read(params)?)),
             method::CANCEL => Self::Cancel(Params::read(params)?),
             method::TOKENIZE => Self::Tokenize(Params::read(params)?),
             method::DETOKENIZE => Self::Detokenize(Params::read(params)?),
@@ -87,6 +89,7 @@ impl Call {
             Self::SessionRestore(_) => method::SESSION_RESTORE,
             Self::SessionClose(_) => method::SESSION_CLOSE,
             Self::Generate(_) => method::GENERATE,
+            Self::Embed(_) => method::EMBED,
             Self::Cancel(_) => method::CANCEL,
             Self::Tokenize(_) => method::TOKENIZE,
             Self::Detokenize(_) => method::DETOKENIZE,
@@ -101,7 +104,12 @@ impl Call {
 
     /// Whether it may run for long, so that it counts against the limit of those in flight.
     pub(super) fn generates(&self) -> bool {
-        matches!(self, Self::Generate(_))
+        matches!(self, Self::Generate(_) | Self::Embed(_))
+    }
+
+    /// Whether its reply may be so large that two of them do not fit what may wait for a client.
+    pub(super) fn has_large_reply(&self) -> bool {
+        matches!(self, Self::Embed(_))
     }
 
     pub(super) async fn run(
@@ -129,6 +137,7 @@ impl Call {
             Self::Generate(params) => {
                 serialise(&generate::generate(connection, id, *params, cancel).await?)
             }
+            Self::Embed(params) => serialise(&embed::embed(connection, id, *params, cancel).await?),
             Self::Cancel(_) => unreachable!("answered by the connection, which has the flags"),
             Self::Tokenize(params) => serialise(&tokenize(connection, id, params).await?),
             Self::Detokenize(params) => serialise(&detokenize(connection, id, params).await?),
@@ -212,6 +221,7 @@ fn initialize(
             context_tokens: model.context_tokens,
             stop_max: to_u32(STOP_TEXTS_MAX),
             logprobs_max: LOGPROBS_MAX,
+            embed_texts_max: to_u32(embed::texts_max(model, options.outgoing_bytes_max)),
         },
     })
 }

@@ -10,6 +10,7 @@
 mod access;
 mod connection;
 mod conversation;
+mod embed;
 mod generate;
 mod methods;
 mod metrics;

@@ -35,6 +35,37 @@ pub(super) async fn encode(
         .await
 }
 
+/// A text to embed.
+pub(super) struct EncodedText {
+    /// As many tokens as the context holds.
+    pub(super) tokens: Vec<u32>,
+    /// All that there were.
+    pub(super) tokens_whole: usize,
+    pub(super) truncated: bool,
+}
+
+/// Tokens of texts to embed. Of a text that is longer than the context the end is left out, but not
+/// the token that the model wants behind it.
+pub(super) async fn encode_all(
+    engine: &EngineHandle,
+    texts: Vec<String>,
+    tokens_max: usize,
+) -> Result<Vec<EncodedText>, ErrorObject> {
+    let tokenizer = Arc::clone(&engine.tokenizer);
+    let encode = move |text: &String| {
+        let mut tokens = tokenizer.encode(text, true, false).map_err(tokenizer_failed)?;
+        let tokens_whole = tokens.len();
+        let truncated = tokens_whole > tokens_max;
+        if truncated {
+            let end = tokenizer.added_end();
+            tokens.truncate(tokens_max - usize::from(end.is_some()));
+            tokens.extend(end);
+        }
+        Ok(EncodedText { tokens, tokens_whole, truncated })
+    };
+    blocking(move || texts.iter().map(encode).collect()).await
+}
+
 /// Text of tokens; control tokens show as their text.
 pub(super) async fn decode(engine: &EngineHandle, tokens: Vec<u32>) -> Result<String, ErrorObject> {
     let tokenizer = Arc::clone(&engine.tokenizer);

@@ -227,7 +227,7 @@ impl Driven {
         let rows = self.runner.encode(&Batch { spans: spans.collect() }).expect("a step");
         leases.into_iter().for_each(|lease| self.release(lease));
         let hyper = self.runner.model().hyper();
-        let (pooling, width) = (hyper.encoder.expect("an encoder"), hyper.embedding as usize);
+        let (pooling, width) = (hyper.pooling, hyper.embedding as usize);
         let mut first = 0;
         let mut embed = |text: &&[u32]| {
             let rows = &rows[first * width..(first + text.len()) * width];

@@ -10,17 +10,18 @@ use std::time::Duration;
 use hob::chat::ChatTemplate;
 use hob::config::Config;
 use hob::engine::{
-    AdmitError, CachePlace, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
-    GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner, Priority, SessionAction,
-    SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
+    AdmitError, CachePlace, EmbedRequest, EmbedResult, EngineCommand, EngineEvent, EngineHandle,
+    EngineStatus, FinishReason, GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner,
+    Priority, SessionAction, SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
 };
+use hob::model::Pooling;
 use hob::server::{Server, ServerOptions};
 use hob::tokenizer::{Tokenizer, VocabSource};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +43,8 @@ pub struct Mock {
     pub handle: EngineHandle,
     /// Requests as they arrive.
     pub arrived: mpsc::UnboundedReceiver<GenerateRequest>,
+    /// The same of those for embeddings.
+    pub to_embed: mpsc::UnboundedReceiver<EmbedRequest>,
     /// How held and flooding requests ended: always by being cancelled.
     pub cancelled: mpsc::UnboundedReceiver<()>,
 }
@@ -56,6 +59,7 @@ impl Mock {
     pub fn named(name: &str, numbers: Arc<AtomicU64>) -> Self {
         let (commands, receiver) = mpsc::channel(256);
         let (arrived_tx, arrived) = mpsc::unbounded_channel();
+        let (to_embed_tx, to_embed) = mpsc::unbounded_channel();
         let (cancelled_tx, cancelled) = mpsc::unbounded_channel();
         let template = "{% if tools %}[tools]{{ tools | tojson }}{% endif %}\
                         {% for m in messages %}[{{ m.role }}]{{ m.content }}\
@@ -73,18 +77,21 @@ impl Mock {
                 context_tokens: 2048,
                 vocab_size: 260,
                 has_chat_template: true,
+                generates: true,
+                embedding_length: 2,
                 ..ModelInfo::default()
             }),
         };
         let script = Script {
             arrived: arrived_tx,
+            to_embed: to_embed_tx,
             cancelled: cancelled_tx,
             on_device: Arc::clone(&handle.on_device),
             sessions: Vec::new(),
             numbers,
         };
         tokio::spawn(script.run(receiver));
-        Self { handle, arrived, cancelled }
+        Self { handle, arrived, to_embed, cancelled }
     }
 }
 
@@ -109,6 +116,7 @@ fn tokenizer() -> Tokenizer {
 
 struct Script {
     arrived: mpsc::UnboundedSender<GenerateRequest>,
+    to_embed: mpsc::UnboundedSender<EmbedRequest>,
     cancelled: mpsc::UnboundedSender<()>,
     on_device: Arc<AtomicBool>,
     sessions: Vec<(Owner, SessionInfo)>,
@@ -153,6 +161,10 @@ impl Script {
                         continue;
                     }
                     tokio::spawn(generate(*request, events, self.cancelled.clone()));
+                }
+                EngineCommand::Embed { request, reply } => {
+                    let _ = self.to_embed.send((*request).clone());
+                    tokio::spawn(embed(*request, reply, self.cancelled.clone()));
                 }
                 EngineCommand::Status { reply } => {
                     let sessions = self.sessions.len();
@@ -218,6 +230,32 @@ fn logprob(wanted: Option<u32>) -> Option<TokenLogprob> {
         logprob: -0.5,
         top: (0..count).map(|n| (100 + n, -0.5 - n as f32)).collect(),
     })
+}
+
+/// The vector of a text is its number of tokens, and its first.
+async fn embed(
+    request: EmbedRequest,
+    reply: oneshot::Sender<Result<EmbedResult, AdmitError>>,
+    cancelled: mpsc::UnboundedSender<()>,
+) {
+    if request.texts[0][1..].first() == Some(&HOLD) {
+        while !request.cancel.is_raised() && !reply.is_closed() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let _ = cancelled.send(());
+        let _ = reply.send(Err(AdmitError::Cancelled));
+        return;
+    }
+    let vector = |text: &Vec<u32>| vec![text.len() as f32, text[0] as f32];
+    let result = EmbedResult {
+        vectors: request.texts.iter().map(vector).collect(),
+        pooling: request.pooling.unwrap_or(Pooling::Last),
+        queue_ms: 0.1,
+        compute_ms: 2.0,
+        device_ms: 1.5,
+        steps: 1,
+    };
+    let _ = reply.send(Ok(result));
 }
 
 async fn generate(

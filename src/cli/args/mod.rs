@@ -1,6 +1,7 @@
 //! The command line's grammar and its help texts; no behaviour.
 
 mod bench;
+mod embed;
 mod generation;
 mod model;
 mod sessions;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use bench::BenchOptions;
+pub use embed::EmbedOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
 pub(crate) use generation::{penalty, share, temperature};
 pub use model::{
@@ -92,6 +94,8 @@ pub enum Command {
     Run(RunOptions),
     /// Talk with the model, keeping the conversation in one session
     Chat(ChatOptions),
+    /// Turn texts into vectors that tell what is alike
+    Embed(EmbedOptions),
     /// Show the daemon's model, device, memory and counters
     #[command(after_help = "\
 Examples:

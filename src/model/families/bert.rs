@@ -3,13 +3,13 @@
 
 use super::Family;
 use crate::model::ModelLoadError;
-use crate::model::hyper::{HyperParams, Mlp, NormKind, Pooling, Residual};
+use crate::model::hyper::{HyperParams, Mlp, NormKind, Pooling, Residual, read_pooling};
 use crate::model::keys::Keys;
 
 pub(super) const BERT: Family = Family {
     architecture: "bert",
     models: "BERT, MiniLM, BGE, E5, GTE, Arctic Embed",
-    features: "embeddings, not served yet: LayerNorm behind sums, learned positions",
+    features: "embeddings alone; LayerNorm behind sums, learned positions",
     norm: NormKind::Layer,
     read: |keys, hyper| {
         read(keys, hyper)?;
@@ -33,7 +33,7 @@ pub(super) const BERT: Family = Family {
 pub(super) const NOMIC_BERT: Family = Family {
     architecture: "nomic-bert",
     models: "Nomic Embed 1 and 1.5",
-    features: "embeddings, not served yet: as bert, with RoPE and SwiGLU",
+    features: "embeddings alone; as bert, with RoPE and SwiGLU",
     norm: NormKind::Layer,
     read: |keys, hyper| {
         hyper.neox = true;
@@ -46,13 +46,9 @@ fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> 
     if keys.opt_bool("attention.causal")? == Some(true) {
         return Err(keys.refuse("attention.causal", "false, as encoders see whole texts", "true"));
     }
-    let key = "pooling_type";
-    hyper.encoder = Some(match keys.metadata().opt_u32(&keys.name(key))? {
-        None | Some(0 | 1) => Pooling::Mean, // what sentence transformers do where nothing is said
-        Some(2) => Pooling::First,
-        Some(3) => Pooling::Last,
-        Some(other) => return Err(keys.refuse(key, "0 to 3: none, mean, CLS or last", other)),
-    });
+    hyper.encoder = true;
+    // The mean is what sentence transformers do where nothing is said.
+    hyper.pooling = read_pooling(keys, Pooling::Mean)?;
     hyper.residual = Residual::NormedSum;
     hyper.norms_before = false;
     hyper.norms_after = true;
