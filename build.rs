@@ -461,6 +461,13 @@ fn generate(modules: &Modules) -> String {
         )
         .expect("a String takes all");
     }
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
+    for word in modules.values().flat_map(|(_, words)| words) {
+        hash = (hash ^ u64::from(*word)).wrapping_mul(0x0100_0000_01b3);
+    }
+    writeln!(text, "/// Of all modules: another one, where a shader changed.")
+        .and_then(|()| writeln!(text, "pub const HASH: u64 = {hash:#x};\n"))
+        .expect("a String takes all");
     let all: Vec<_> = modules.keys().map(|name| format!("&{}", name.to_uppercase())).collect();
     writeln!(
         text,

@@ -8,7 +8,7 @@
 //! protocol                     wire types
 //! engine                       one OS thread that owns everything below
 //! scheduler session sampler tokenizer chat
-//! model kv_cache
+//! model kv_cache probe
 //! kernels                      one Rust file per shader: parameters, bindings, grid
 //! gpu                          recordings, buffer handles, the Executor trait: pure data
 //! tensor gguf hf               pure
@@ -31,6 +31,7 @@ pub mod hf;
 pub mod kernels;
 pub mod kv_cache;
 pub mod model;
+pub mod probe;
 pub mod protocol;
 pub mod reference;
 pub mod sampler;

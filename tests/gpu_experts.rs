@@ -30,6 +30,9 @@ fn mixtures_of_experts_give_the_logits_of_llama_cpp() {
         }
         println!("{name}: worst logprob difference {worst:.6}");
         check_bits(&mut model, &goldens[1].tokens[..24], name);
+        if name == NAMES[0] {
+            model.check_kernels(); // both take slow drivers too long
+        }
         drop(model);
         device::assert_silent(&messages);
     }

@@ -20,13 +20,16 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use hob::config::{Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize};
+use hob::config::{
+    Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize, SelfCheck,
+};
 use hob::engine::{
-    self, EngineCommand, EngineFailure, EngineOptions, EngineThread, OpenError, Opened,
-    StateOptions,
+    self, CheckOptions, CheckWhen, EngineCommand, EngineFailure, EngineOptions, EngineThread,
+    OpenError, Opened, StateOptions,
 };
 use hob::gpu::DeviceError;
 use hob::model::ModelLoadError;
+use hob::reference::ReferenceExecutor;
 use hob::server::{
     self, Access, AccessError, BoundSocket, Models, Notice, ServeEnd, ServerOptions, SocketError,
     stop_on_signals,
@@ -249,6 +252,15 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
             Quantize::Q4_K => Some(DType::Q4_K),
             Quantize::Q4_0 => Some(DType::Q4_0),
         },
+        check: Some(CheckOptions {
+            reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
+            when: match config.self_check {
+                SelfCheck::Auto => CheckWhen::Auto,
+                SelfCheck::Always => CheckWhen::Always,
+                SelfCheck::Never => CheckWhen::Never,
+            },
+            folder: places.cache_dir(config),
+        }),
         chat_template: config.chat_template.clone(),
         tokenizer_fallback: config.tokenizer_fallback,
         state: folder.map(|folder| StateOptions { folder, model: String::new(), disk_cache_bytes }),

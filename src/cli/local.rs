@@ -6,11 +6,12 @@ use thiserror::Error;
 
 use super::output;
 use crate::config::{Config, KvDtype, Places};
-use crate::engine::{EngineOptions, OpenError, Opened, open};
+use crate::engine::{CheckOptions, CheckWhen, EngineOptions, OpenError, Opened, open};
 use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 use crate::kv_cache::{KvLease, LeaseError};
 use crate::model::ModelLoadError;
+use crate::reference::ReferenceExecutor;
 use crate::scheduler::{Batch, TokenSpan};
 use crate::tokenizer::Tokenizer;
 use crate::vulkan::{VulkanConfig, VulkanExecutor};
@@ -123,7 +124,7 @@ impl LocalError {
 /// The file or the device is not usable.
 pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalError> {
     let executor = open_device(options.device.as_deref())?;
-    let opened = open_model(Box::new(executor), options, 1)?;
+    let opened = open_model(Box::new(executor), options, 1, Some(check_new()))?;
     let mut local = RunnerModel { opened, lease: None, tokens: 0 };
     local.reset()?;
     Ok(Box::new(local))
@@ -138,11 +139,21 @@ pub(super) fn open_device(device: Option<&str>) -> Result<VulkanExecutor, Device
     })
 }
 
+/// Checks kernels that were not checked yet, as the daemon does.
+fn check_new() -> CheckOptions {
+    CheckOptions {
+        reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
+        when: CheckWhen::Auto,
+        folder: Places::of_this_process().cache_dir(&Config::default()),
+    }
+}
+
 /// Loads a model and makes room for `sessions` contexts of `options.context_tokens`.
 pub(super) fn open_model(
     executor: Box<dyn Executor>,
     options: &LocalOptions,
     sessions: usize,
+    check: Option<CheckOptions>,
 ) -> Result<Opened, LocalError> {
     let context_tokens = options.context_tokens as usize;
     let engine = EngineOptions {
@@ -151,6 +162,7 @@ pub(super) fn open_model(
         kv_tokens: sessions * context_tokens.next_multiple_of(PageLayout::TOKENS as usize),
         kv_dtype: options.kv_dtype,
         sessions_max: sessions,
+        check,
         ..EngineOptions::default()
     };
     let bar = output::load_bar();

@@ -96,8 +96,16 @@ fn facts(status: &StatusResult) -> Facts {
     if status.recoveries > 0 {
         facts.add("recoveries", format!("{}: the device was lost", count(status.recoveries)));
     }
+    add_faults(&mut facts, status);
     facts.add("up", seconds(status.uptime_seconds));
     facts
+}
+
+/// Kernels that the device does not run, and why.
+fn add_faults(facts: &mut Facts, status: &StatusResult) {
+    for fault in &status.kernel_faults {
+        facts.add("faulty", format!("{} is not used: {}", fault.kernel, fault.difference));
+    }
 }
 
 /// A number of things.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use super::{Config, ConfigError, KvDtype, LogLevel, Places, Quantize, load};
+use super::{Config, ConfigError, KvDtype, LogLevel, Places, Quantize, SelfCheck, load};
 
 const ABOUT: &str = "Serve a language model on a Vulkan device over a Unix socket";
 
@@ -55,6 +55,9 @@ pub struct Flags {
     /// Run under the Vulkan validation layer
     #[arg(long)]
     pub validation: bool,
+    /// When to check the device's kernels against the reference: auto checks what is new
+    #[arg(long, value_name = "WHEN")]
+    pub self_check: Option<SelfCheck>,
     /// How much the log tells
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
@@ -88,6 +91,7 @@ impl Flags {
         set(&mut config.context_tokens, &self.context_tokens);
         set(&mut config.log_level, &self.log_level);
         set(&mut config.quantize, &self.quantize);
+        set(&mut config.self_check, &self.self_check);
         set(&mut config.chat_template, &self.chat_template);
         config.validation |= self.validation;
         config.tokenizer_fallback |= self.tokenizer_fallback;
@@ -105,6 +109,20 @@ impl ValueEnum for KvDtype {
             Self::F32 => "f32".into(),
             Self::F16 => "f16".into(),
             Self::Q8_0 => "q8_0".into(),
+        })
+    }
+}
+
+impl ValueEnum for SelfCheck {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Auto, Self::Always, Self::Never]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::Auto => "auto".into(),
+            Self::Always => "always".into(),
+            Self::Never => "never".into(),
         })
     }
 }

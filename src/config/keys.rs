@@ -21,7 +21,7 @@ fn outside(value: u32, least: u32, most: u32) -> Option<u32> {
 const MIB: u32 = 1024 * 1024;
 
 /// Every key, in the order of the file.
-pub(super) const KEYS: [Key; 37] = [
+pub(super) const KEYS: &[Key] = &[
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
@@ -131,6 +131,7 @@ pub(super) const KEYS: [Key; 37] = [
         out_of_range: |c| outside(c.disk_cache_mib, 0, 1 << 24),
     },
     any("cache_dir", "a path in quotes"),
+    any("self_check", "\"auto\", \"always\" or \"never\""),
     any("log_level", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
     any("log_format", "\"auto\", \"text\", \"json\" or \"journald\""),
     Key {

@@ -69,6 +69,19 @@ pub enum Quantize {
     Q4_0,
 }
 
+/// When the device's kernels are checked against the reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SelfCheck {
+    /// Where the device, its driver or the build is new.
+    #[default]
+    Auto,
+    /// At every start.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// How much the log tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -233,8 +246,10 @@ pub struct Config {
     pub save_sessions: bool,
     /// Disk space for caches that leave the host's memory, in MiB; 0: none.
     pub disk_cache_mib: u32,
-    /// Folder of the pipeline cache; empty: [`Places::cache_dir`].
+    /// Folder of the pipeline cache and of the results of checks; empty: [`Places::cache_dir`].
     pub cache_dir: PathBuf,
+    /// When the device's kernels are checked.
+    pub self_check: SelfCheck,
     /// How much the log tells.
     pub log_level: LogLevel,
     /// Form of the log.
@@ -281,6 +296,7 @@ impl Default for Config {
             save_sessions: true,
             disk_cache_mib: 4096,
             cache_dir: PathBuf::new(),
+            self_check: SelfCheck::Auto,
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,
             shutdown_timeout_ms: 4_000,

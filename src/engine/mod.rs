@@ -6,6 +6,7 @@
 mod activity;
 mod admission;
 mod budget;
+mod check;
 mod embed_steps;
 mod embedding;
 mod fingerprint;
@@ -26,6 +27,7 @@ mod types;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};
+pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
 pub use open::{EngineOptions, OpenError, Opened, open, open_with};

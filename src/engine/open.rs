@@ -12,6 +12,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::budget;
+use super::check::{Check, CheckOptions};
 use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::quota::Quotas;
@@ -80,6 +81,8 @@ pub struct EngineOptions {
     pub host_cache_bytes: u64,
     /// Where sessions are saved and parked in files, if they are.
     pub state: Option<StateOptions>,
+    /// How kernels are checked before they are used; `None`: not at all.
+    pub check: Option<CheckOptions>,
 }
 
 impl Default for EngineOptions {
@@ -102,6 +105,7 @@ impl Default for EngineOptions {
             inter_token: Duration::from_millis(100),
             host_cache_bytes: 1 << 30,
             state: None,
+            check: None,
         }
     }
 }
@@ -182,7 +186,7 @@ impl From<HfError> for OpenError {
 }
 
 /// Opens a model on an executor: tokenizer first, then weights, then the cache. A device that is
-/// lost later ends the engine.
+/// lost later ends the engine, and a kernel that computes wrongly fails it.
 ///
 /// # Errors
 /// [`OpenError`], naming the file and what is wrong with it, or what the device lacks.
@@ -192,7 +196,7 @@ pub fn open(
     options: &EngineOptions,
     progress: Progress<'_>,
 ) -> Result<Opened, OpenError> {
-    load(executor, path, options, progress).map(|(opened, _)| opened)
+    load(executor, None, path, options, progress).map(|(opened, _)| opened)
 }
 
 /// Opens a model on a device that `open_executor` opens, now and whenever it was lost.
@@ -206,13 +210,14 @@ pub fn open_with(
     progress: Progress<'_>,
 ) -> Result<Opened, OpenError> {
     let executor = open_executor()?;
-    let (mut opened, source) = load(executor, path, options, progress)?;
+    let (mut opened, source) = load(executor, Some(&mut open_executor), path, options, progress)?;
     opened.reopen = Some(Reopen { open: open_executor, source });
     Ok(opened)
 }
 
 fn load(
     executor: Box<dyn Executor>,
+    open: Option<&mut OpenExecutor>,
     path: &Path,
     options: &EngineOptions,
     progress: Progress<'_>,
@@ -236,8 +241,9 @@ fn load(
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
     };
-    let mut source = ModelSource { file, kv: config, limits };
-    let runner = source.load(executor, None, progress)?;
+    let check = options.check.clone().map(Check::new);
+    let mut source = ModelSource { file, kv: config, limits, check };
+    let runner = source.load(executor, open, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
     source.file.metadata_mut().drop_tokenizer_arrays();
     let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);

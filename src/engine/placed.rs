@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::budget;
+use super::check::{Check, KernelFault};
 use super::open::OpenError;
 use super::runner::Runner;
 use crate::config::MemoryReserve;
@@ -26,17 +27,23 @@ pub(super) struct ModelSource {
     pub(super) file: GgufFile,
     pub(super) kv: KvConfig,
     pub(super) limits: Limits,
+    pub(super) check: Option<Check>,
 }
 
 impl ModelSource {
-    /// Loads the weights, makes the cache, and has the device evaluate a first token. The cache has
-    /// its full size, or with `reserve` what the device's memory leaves room for beside it.
-    pub(super) fn load(
-        &self,
+    /// Loads the weights, makes the cache, checks the kernels, and has the device evaluate a first
+    /// token. The cache has its full size, or with `reserve` what the device's memory leaves room
+    /// for beside it. `None` where a kernel computes wrongly: on a device that is opened again, a
+    /// safer one takes its place.
+    fn try_load(
+        &mut self,
         mut executor: Box<dyn Executor>,
         reserve: Option<MemoryReserve>,
         progress: Progress<'_>,
-    ) -> Result<Runner, OpenError> {
+    ) -> Result<Option<Runner>, OpenError> {
+        if let Some(check) = &mut self.check {
+            check.prepare(&mut *executor);
+        }
         let least_bytes = reserve.map_or(self.kv.bytes(), |_| self.kv.page_bytes());
         let limits = Limits { kv_bytes: least_bytes, ..self.limits };
         let model = Model::load(&mut *executor, &self.file, limits, progress)?;
@@ -46,8 +53,37 @@ impl ModelSource {
         };
         let kv = KvCache::new(&mut *executor, config)?;
         let mut runner = Runner::new(executor, model, kv);
+        if let Some(check) = &mut self.check
+            && !check.run(&mut runner)?
+        {
+            return Ok(None);
+        }
         runner.try_out()?;
-        Ok(runner)
+        Ok(Some(runner))
+    }
+
+    /// Loads onto an executor, or onto the ones that `open` gives after it where kernels compute
+    /// wrongly.
+    pub(super) fn load(
+        &mut self,
+        mut executor: Box<dyn Executor>,
+        mut open: Option<&mut OpenExecutor>,
+        reserve: Option<MemoryReserve>,
+        progress: Progress<'_>,
+    ) -> Result<Runner, OpenError> {
+        loop {
+            let device = executor.capabilities().device_name.clone();
+            // Ends: each time one more kernel is avoided, or one that is gives an error.
+            if let Some(runner) = self.try_load(executor, reserve, &mut *progress)? {
+                return Ok(runner);
+            }
+            let Some(open) = &mut open else {
+                let fault = self.check.as_ref().and_then(|check| check.faults().last()).cloned();
+                let KernelFault { kernel, difference } = fault.expect("a fault was found");
+                return Err(DeviceError::WrongKernel { kernel, device, difference }.into());
+            };
+            executor = open()?;
+        }
     }
 }
 
@@ -112,9 +148,16 @@ impl Placed {
         self.take_off();
         let reopen = self.reopen.as_mut().expect("the caller asked whether it can be reopened");
         let executor = (reopen.open)()?;
-        self.runner = Some(reopen.source.load(executor, Some(reserve), progress)?);
+        self.runner =
+            Some(reopen.source.load(executor, Some(&mut reopen.open), Some(reserve), progress)?);
         self.on_device.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Kernels that compute wrongly on the device, with safer ones in their place.
+    pub(super) fn faults(&self) -> &[KernelFault] {
+        let source = self.reopen.as_ref().map(|reopen| &reopen.source);
+        source.and_then(|source| source.check.as_ref()).map_or(&[], Check::faults)
     }
 }
 

@@ -14,7 +14,7 @@ const PREPARED_MAX: usize = 48;
 
 /// A step takes well under a second by the scheduler's choice; a driver that builds shaders in its
 /// first one may take many.
-const STEP_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How far the number of parts may be from the one wanted before a recording is cut anew: that
 /// takes milliseconds, and a part more or less harms nothing.
@@ -106,30 +106,43 @@ impl Runner {
     }
 
     fn run(&mut self, batch: &Batch, encoded: bool) -> Result<(), DeviceError> {
-        let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
-        let tile_tokens = self.model.tile_tokens(one_token_each);
-        let (steps, tiles) = (batch.steps(), batch.tiles(tile_tokens));
-        let rows = batch.logit_rows();
-        assert!(!steps.is_empty(), "a batch has tokens");
-        let shape = BatchShape {
-            tokens: steps.len() as u32,
-            tiles: tiles.len() as u32,
-            tile_tokens,
-            logit_rows: rows.len() as u32,
-            encoded,
-        };
+        let shape = self.shape_of(batch, encoded);
         self.prepare(shape)?;
-        let inputs = self.model.inputs();
-        self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
-        self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
-        self.upload(inputs.rows, bytemuck::cast_slice(&rows))?;
+        self.upload_inputs(batch, shape)?;
         self.run_last_prepared()?;
-        self.logits.resize(rows.len() * self.model.vocab(), 0.0);
-        if !rows.is_empty() {
+        self.logits.resize(shape.logit_rows as usize * self.model.vocab(), 0.0);
+        if shape.logit_rows > 0 {
             let out = bytemuck::cast_slice_mut(&mut self.logits);
-            self.executor.read(inputs.logits.buffer, 0, out)?;
+            self.executor.read(self.model.inputs().logits.buffer, 0, out)?;
         }
         Ok(())
+    }
+
+    /// What the recording for a batch depends on.
+    pub(super) fn shape_of(&self, batch: &Batch, encoded: bool) -> BatchShape {
+        let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
+        let tile_tokens = self.model.tile_tokens(one_token_each);
+        assert!(batch.token_count() > 0, "a batch has tokens");
+        BatchShape {
+            tokens: batch.token_count() as u32,
+            tiles: batch.tiles(tile_tokens).len() as u32,
+            tile_tokens,
+            logit_rows: batch.logit_count() as u32,
+            encoded,
+        }
+    }
+
+    /// Fills the buffers that carry what changes from step to step.
+    pub(super) fn upload_inputs(
+        &mut self,
+        batch: &Batch,
+        shape: BatchShape,
+    ) -> Result<(), DeviceError> {
+        let inputs = self.model.inputs();
+        let (steps, tiles) = (batch.steps(), batch.tiles(shape.tile_tokens));
+        self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
+        self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
+        self.upload(inputs.rows, bytemuck::cast_slice(&batch.logit_rows()))
     }
 
     /// Runs a batch, and returns what the model makes of every token behind its last norm: f32

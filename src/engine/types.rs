@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::activity::{Activity, KvPages};
+use super::check::KernelFault;
 use crate::sampler::SamplingError;
 
 pub use crate::sampler::{SamplingParams, TokenLogprob};
@@ -389,6 +390,8 @@ pub struct EngineStatus {
     pub loaded: bool,
     /// What each user has.
     pub users: Vec<UserCounts>,
+    /// Kernels that compute wrongly here, with safer ones in their place.
+    pub kernel_faults: Vec<KernelFault>,
     /// Pages of the cache by state.
     pub kv_pages: KvPages,
     /// Times, batches and ends since start.

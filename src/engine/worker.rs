@@ -337,6 +337,7 @@ impl Worker {
             device: caps.device_name.clone(),
             driver: caps.driver.clone(),
             kv_dtype: kv.config().layout.format.name().into(),
+            kernel_faults: self.runner.faults().to_vec(),
             kv_tokens_max: pool,
             kv_tokens_used: pool - kv.tokens_free() as u64,
             kv_pages: KvPages { leased: leased as u64, free: free as u64, soiled: soiled as u64 },

@@ -1,5 +1,9 @@
 //! What a device can do and what it must be spared, filled once when it is opened.
 
+use std::collections::BTreeSet;
+
+use super::Kernel;
+
 /// Kind of device, in the order hob prefers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceType {
@@ -63,6 +67,9 @@ pub struct Capabilities {
     pub timestamp_period_ns: f32,
     /// What the driver must be spared.
     pub workarounds: Workarounds,
+    /// Names of kernels that were found to compute wrongly here: safer ones take their place where
+    /// there are such.
+    pub avoided: BTreeSet<&'static str>,
 }
 
 impl Capabilities {
@@ -70,6 +77,12 @@ impl Capabilities {
     #[must_use]
     pub fn slices_weights(&self) -> bool {
         self.uniform_loads && self.buffer_pointers && self.subgroup_ops && self.lanes == 8
+    }
+
+    /// Whether a kernel was found to compute wrongly here.
+    #[must_use]
+    pub fn avoids(&self, kernel: &Kernel) -> bool {
+        self.avoided.contains(kernel.name)
     }
 
     /// Whether a software driver runs on the processor itself.

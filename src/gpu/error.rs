@@ -66,6 +66,16 @@ pub enum DeviceError {
         /// What came out.
         what: String,
     },
+    /// A kernel computes wrongly, and nothing can take its place.
+    #[error("kernel {kernel} computes wrongly on {device}: {difference}")]
+    WrongKernel {
+        /// Name of the kernel.
+        kernel: String,
+        /// Name of the device.
+        device: String,
+        /// What it computed, and what it should have.
+        difference: String,
+    },
     /// A shader did not compile on this driver.
     #[error("the driver refused shader {kernel}: {reason}")]
     Pipeline {

@@ -3,7 +3,7 @@
 use super::matmul::{Matmul, Params};
 use super::{by_format, or_unused, spirv, u32_of};
 use crate::gpu::{Capabilities, Dispatch, Recording};
-use crate::tensor::sliced;
+use crate::tensor::{DType, sliced};
 
 const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_BINDINGS == 5);
@@ -18,6 +18,15 @@ fn tile_tokens(tokens: u32) -> u32 {
         1 | 2 => tokens,
         _ => 4,
     }
+}
+
+/// Whether matrices of a type are to be sliced on a device: not where one of the kernels that read
+/// them computes wrongly.
+#[must_use]
+pub fn is_wanted(caps: &Capabilities, dtype: DType) -> bool {
+    let format = dtype.name().to_ascii_lowercase();
+    let readers = ["matmul_sliced", "embed_sliced"].map(|stem| format!("{stem}_{format}"));
+    caps.slices_weights() && !readers.iter().any(|name| caps.avoided.contains(name.as_str()))
 }
 
 /// Appends the product: one dispatch for each slice of the weights that can be bound.

@@ -28,13 +28,14 @@ pub use matmul_experts::PackedExperts;
 pub use matrix::{PackedMatrix, RowSlice};
 pub use pages::{KvFormat, PageLayout};
 
-/// Picks the variant for the device: with subgroup operations, or through shared memory.
+/// Picks the variant for the device: with subgroup operations, unless it has none or computes them
+/// wrongly, or through shared memory.
 fn by_subgroups(
     caps: &Capabilities,
     subgroups: &'static Kernel,
     shared: &'static Kernel,
 ) -> &'static Kernel {
-    if caps.subgroup_ops { subgroups } else { shared }
+    if caps.subgroup_ops && !caps.avoids(subgroups) { subgroups } else { shared }
 }
 
 /// A dimension, offset or count as a shader takes it.
@@ -55,19 +56,31 @@ fn by_format(stem: &str, dtype: DType, suffix: &str) -> &'static Kernel {
 }
 
 /// The same where the variant depends on the device too, and how many of its first bindings it
-/// takes as pointers.
+/// takes as pointers: the best one that does not compute wrongly, else the last.
 fn by_format_and_device(
     stem: &str,
     dtype: DType,
     kind: &str,
     caps: &Capabilities,
 ) -> (&'static Kernel, u32) {
-    let (suffix, pointers) = match (caps.subgroup_ops, caps.buffer_pointers) {
-        (false, _) => ("_shared", 0),
-        (true, false) => ("", 0),
-        (true, true) => ("_pointers", 3),
-    };
-    (by_format(stem, dtype, &format!("{kind}{suffix}")), pointers)
+    let variants = [
+        ("_pointers", 3, caps.subgroup_ops && caps.buffer_pointers),
+        ("", 0, caps.subgroup_ops),
+        ("_shared", 0, true),
+    ];
+    let mut offered = variants.into_iter().filter(|(.., offered)| *offered).map(|variant| {
+        let (suffix, pointers, _) = variant;
+        (by_format(stem, dtype, &format!("{kind}{suffix}")), pointers)
+    });
+    let last = || (by_format(stem, dtype, &format!("{kind}_shared")), 0);
+    offered.find(|(kernel, _)| !caps.avoids(kernel)).unwrap_or_else(last)
+}
+
+/// The kernel of a name; `None` where this build has no such.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static Kernel> {
+    let index = spirv::ALL.binary_search_by(|kernel| kernel.name.cmp(name)).ok()?;
+    Some(spirv::ALL[index])
 }
 
 #[cfg(test)]

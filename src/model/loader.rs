@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{HyperParams, Limits, ModelLoadError, Progress, scratch::Scratch};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, Executor};
-use crate::kernels::{PackedExperts, PackedMatrix, matmul};
+use crate::kernels::{PackedExperts, PackedMatrix, matmul, matmul_sliced};
 use crate::tensor::layout::Layout;
 use crate::tensor::{DType, Packing, dequantize_row};
 
@@ -262,7 +262,8 @@ impl<'a> Loader<'a> {
             row_len: first.row_len(),
             lanes: self.lanes(),
         };
-        let packing = Packing::new(layout, self.executor.capabilities().slices_weights());
+        let caps = self.executor.capabilities();
+        let packing = Packing::new(layout, matmul_sliced::is_wanted(caps, layout.dtype));
         self.check_packing(first, &packing)?;
         let (quads, words) = self.create_planes(&first.name, &packing, 1)?;
         let matrix = PackedMatrix { layout, sliced: packing.sliced, quads, words };

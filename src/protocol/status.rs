@@ -86,6 +86,25 @@ pub struct StatusResult {
     /// What users have: all of them for root, else the caller.
     #[serde(default)]
     pub users: Vec<UserCounts>,
+    /// Kernels that compute wrongly on the device, with safer ones in their place.
+    #[serde(default)]
+    pub kernel_faults: Vec<KernelFault>,
+}
+
+/// A kernel that computes wrongly on the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFault {
+    /// Its name.
+    pub kernel: String,
+    /// What it computed, and what it should have.
+    pub difference: String,
+}
+
+impl From<engine::KernelFault> for KernelFault {
+    fn from(fault: engine::KernelFault) -> Self {
+        let engine::KernelFault { kernel, difference } = fault;
+        Self { kernel, difference }
+    }
 }
 
 /// What one user has of the daemon.
@@ -212,6 +231,7 @@ impl StatusResult {
             batch_requests: status.activity.batch_requests.into(),
             loaded: status.loaded,
             users: status.users.into_iter().map(UserCounts::from).collect(),
+            kernel_faults: status.kernel_faults.into_iter().map(KernelFault::from).collect(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The executor interface over host memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::{Memory, run};
@@ -59,6 +59,7 @@ impl ReferenceExecutor {
             unified_memory: true,
             timestamp_period_ns: 0.0,
             workarounds: Workarounds::default(),
+            avoided: BTreeSet::new(),
         };
         Self { capabilities, memory: Memory::default(), prepared: HashMap::new(), next: 1 }
     }
@@ -73,6 +74,10 @@ impl ReferenceExecutor {
 impl Executor for ReferenceExecutor {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn avoid(&mut self, kernel: &'static str) {
+        self.capabilities.avoided.insert(kernel);
     }
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {

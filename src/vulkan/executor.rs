@@ -42,6 +42,7 @@ pub struct VulkanExecutor {
     pool: vk::CommandPool,
     completion: ManuallyDrop<Completion>,
     device: Arc<Device>,
+    capabilities: Capabilities,
     submitted: u64,
     next_prepared: u64,
     staging: Option<(BufferHandle, BufferHandle)>,
@@ -110,6 +111,7 @@ impl VulkanExecutor {
             memory: ManuallyDrop::new(memory),
             pool,
             completion: ManuallyDrop::new(completion),
+            capabilities: device.chosen.info.capabilities.clone(),
             device,
             submitted: 0,
             next_prepared: 1,
@@ -208,7 +210,11 @@ impl VulkanExecutor {
 
 impl Executor for VulkanExecutor {
     fn capabilities(&self) -> &Capabilities {
-        &self.device.chosen.info.capabilities
+        &self.capabilities
+    }
+
+    fn avoid(&mut self, kernel: &'static str) {
+        self.capabilities.avoided.insert(kernel);
     }
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {

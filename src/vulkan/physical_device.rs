@@ -1,5 +1,6 @@
 //! What a device can do, read once when devices are listed; nothing else asks the driver.
 
+use std::collections::BTreeSet;
 use std::ptr::null_mut;
 
 use ash::{ext, khr, vk};
@@ -214,6 +215,7 @@ impl Facts {
             unified_memory: is_unified(&self.memory, device_type),
             timestamp_period_ns: if has_timestamps { limits.timestamp_period } else { 0.0 },
             workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
+            avoided: BTreeSet::new(),
         }
     }
 

@@ -1,13 +1,13 @@
 //! An executor that fails where a test says so: any call, any count, any error.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hob::gpu::{
-    BufferDesc, BufferHandle, Capabilities, CommandTiming, DeviceError, Executor, MemoryReport,
-    PreparedId, Recording, Ticket,
+    Access, BufferDesc, BufferHandle, BufferSlice, Capabilities, Command, CommandTiming,
+    DeviceError, Dispatch, Executor, MemoryReport, PreparedId, Recording, Ticket,
 };
 
 /// A call that can fail.
@@ -70,6 +70,10 @@ struct State {
     counts: BTreeMap<Call, u64>,
     opened: u64,
     budget_bytes: Option<u64>,
+    /// Kernels that compute wrongly.
+    wrong: BTreeSet<String>,
+    /// Kernels that ran.
+    ran: BTreeSet<String>,
 }
 
 impl Plan {
@@ -78,6 +82,16 @@ impl Plan {
         let mut state = self.state();
         state.faults = faults.into_iter().collect();
         state.counts.clear();
+    }
+
+    /// From now on, the kernel of this name computes wrongly wherever it is prepared.
+    pub fn set_wrong(&self, kernel: &str) {
+        self.state().wrong.insert(kernel.to_owned());
+    }
+
+    /// The kernels that were prepared since this was last asked.
+    pub fn take_ran(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.state().ran)
     }
 
     /// Calls of each kind since [`Plan::set`].
@@ -106,7 +120,9 @@ impl Plan {
             return Err(error);
         }
         self.state().opened += 1;
-        Ok(Box::new(Faulty { inner: Box::new(inner), plan: self.clone(), lost: false }))
+        let plan = self.clone();
+        let parts = HashMap::new();
+        Ok(Box::new(Faulty { inner: Box::new(inner), plan, lost: false, parts, next: 1 << 40 }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,6 +150,15 @@ struct Faulty {
     inner: Box<dyn Executor>,
     plan: Plan,
     lost: bool,
+    /// Recordings with dispatches that compute wrongly, cut behind each of these.
+    parts: HashMap<PreparedId, Vec<(PreparedId, Option<BufferSlice>)>>,
+    next: u64,
+}
+
+/// Where a dispatch writes.
+fn output(dispatch: &Dispatch) -> BufferSlice {
+    let written = dispatch.kernel.bindings.iter().position(|access| *access == Access::Write);
+    dispatch.bindings[written.expect("a kernel writes")]
 }
 
 impl Faulty {
@@ -160,6 +185,10 @@ impl Faulty {
 impl Executor for Faulty {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn avoid(&mut self, kernel: &'static str) {
+        self.inner.avoid(kernel);
     }
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
@@ -207,16 +236,56 @@ impl Executor for Faulty {
 
     fn prepare(&mut self, recording: &Recording) -> Result<PreparedId, DeviceError> {
         self.enter(Call::Prepare)?;
-        self.inner.prepare(recording)
+        let mut parts = Vec::new();
+        let mut part = Recording::new();
+        for command in &recording.commands {
+            part.commands.push(command.clone());
+            if let Command::Dispatch(dispatch) = command {
+                let mut state = self.plan.state();
+                state.ran.insert(dispatch.kernel.name.to_owned());
+                if state.wrong.contains(dispatch.kernel.name) {
+                    drop(state);
+                    let prepared = self.inner.prepare(&std::mem::take(&mut part))?;
+                    parts.push((prepared, Some(output(dispatch))));
+                }
+            }
+        }
+        if parts.is_empty() {
+            return self.inner.prepare(recording);
+        }
+        parts.push((self.inner.prepare(&part)?, None));
+        self.next += 1;
+        self.parts.insert(PreparedId(self.next), parts);
+        Ok(PreparedId(self.next))
     }
 
     fn release(&mut self, prepared: PreparedId) {
-        self.inner.release(prepared);
+        match self.parts.remove(&prepared) {
+            None => self.inner.release(prepared),
+            Some(parts) => parts.into_iter().for_each(|(part, _)| self.inner.release(part)),
+        }
     }
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
         self.enter(Call::Submit)?;
-        self.inner.submit(prepared)
+        let Some(parts) = self.parts.get(&prepared) else {
+            return self.inner.submit(prepared);
+        };
+        let mut ticket = Ticket(0);
+        for (part, wrong) in parts {
+            ticket = self.inner.submit(*part)?;
+            if let Some(slice) = wrong {
+                // As if half of the lanes had been lost.
+                let mut bytes = vec![0; slice.bytes as usize];
+                self.inner.read(slice.buffer, slice.offset, &mut bytes)?;
+                let words = bytes.chunks_exact_mut(4);
+                words.step_by(2).for_each(|word| word.copy_from_slice(&0.7_f32.to_le_bytes()));
+                self.inner.write(slice.buffer, slice.offset, bytes.len(), &mut |out| {
+                    out.copy_from_slice(&bytes);
+                })?;
+            }
+        }
+        Ok(ticket)
     }
 
     fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError> {

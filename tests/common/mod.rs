@@ -1,6 +1,7 @@
 //! What several tests share: where files are, golden outputs, and a model driven step by step.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test uses a part
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use hob::engine::Runner;
@@ -8,6 +9,7 @@ use hob::gpu::Executor;
 use hob::kernels::{KvFormat, PageLayout};
 use hob::kv_cache::{KvCache, KvConfig, KvLease};
 use hob::model::{Limits, Model, normalise, read_hyper_params};
+use hob::reference::ReferenceExecutor;
 use hob::scheduler::{Batch, TokenSpan};
 use serde::Deserialize;
 
@@ -170,6 +172,17 @@ impl Driven {
         let kv = KvCache::new(&mut *executor, config).expect("room for the cache");
         let runner = Runner::new(executor, model, kv);
         Self { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }
+    }
+
+    /// Holds every kernel that the model uses against the reference.
+    pub fn check_kernels(&mut self) {
+        let lanes = self.runner.executor().capabilities().lanes;
+        let mut passed = BTreeSet::new();
+        let mut reference = ReferenceExecutor::with_lanes(lanes);
+        let fault = self.runner.find_fault(&mut reference, &mut passed).expect("device");
+        assert_eq!(fault, None);
+        println!("{} pipelines checked", passed.len());
+        assert!(passed.len() > 5, "{passed:?}");
     }
 
     pub fn lease(&mut self, tokens: usize) -> KvLease {

@@ -130,6 +130,10 @@ impl Executor for Meter {
         self.inner.capabilities()
     }
 
+    fn avoid(&mut self, kernel: &'static str) {
+        self.inner.avoid(kernel);
+    }
+
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
         self.inner.create_buffer(desc)
     }

@@ -53,7 +53,8 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         kv_dtype: KvDtype::setting(options.kv_dtype),
         context_tokens: u32::try_from(context).unwrap_or(u32::MAX),
     };
-    let opened = open_model(Box::new(meter), &local, sessions)?;
+    // What is measured may be a driver that computes nothing.
+    let opened = open_model(Box::new(meter), &local, sessions, None)?;
     let context_tokens = opened.runner.kv().config().context_tokens;
     if context > context_tokens {
         return Err(LocalError::ContextFull { wanted_tokens: context, context_tokens }.into());

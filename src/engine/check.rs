@@ -1,0 +1,258 @@
+//! The check at the start: every kernel that the model uses against the reference, on its device.
+//!
+//! A few steps are recorded, one command after the other is run, and before a pipeline runs for the
+//! first time it is probed with what its inputs then hold. What passed is kept on disk, so that
+//! the next start on the same device, driver and build probes nothing.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::runner::{Runner, STEP_TIMEOUT};
+use crate::gpu::{BufferHandle, Command, DeviceError, Dispatch, Executor, Recording};
+use crate::kernels::by_name;
+use crate::probe::{self, Key, Probe};
+use crate::scheduler::{Batch, TokenSpan};
+
+/// When kernels are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckWhen {
+    /// Where the device, its driver or this build is new.
+    #[default]
+    Auto,
+    /// At every start.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How kernels are checked.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// Makes the executor that is right, for a device of so many lanes.
+    pub reference: fn(u32) -> Box<dyn Executor>,
+    /// When.
+    pub when: CheckWhen,
+    /// Folder for what was found; `None` keeps nothing.
+    pub folder: Option<PathBuf>,
+}
+
+/// A kernel that computes wrongly on the device; a safer one is in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFault {
+    /// Its name.
+    pub kernel: String,
+    /// What it computed, and what it should have.
+    pub difference: String,
+}
+
+/// What is known of the kernels on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Findings {
+    /// Pipelines that compute as the reference does.
+    passed: BTreeSet<String>,
+    faults: Vec<KernelFault>,
+}
+
+/// Name of the files.
+const KIND: &str = "checks";
+
+/// Tokens of the steps that pipelines are looked for in: all numbers of columns that products tell
+/// apart. The first goes over a page, so that attention has a past to look at.
+const STEPS: [usize; 8] = [40, 1, 2, 3, 5, 9, 17, 128];
+
+/// The check of one model on one device.
+#[derive(Debug)]
+pub(super) struct Check {
+    options: CheckOptions,
+    found: Option<(Key, Findings)>,
+}
+
+impl Check {
+    pub(super) fn new(options: CheckOptions) -> Self {
+        Self { options, found: None }
+    }
+
+    /// What computes wrongly.
+    pub(super) fn faults(&self) -> &[KernelFault] {
+        self.found.as_ref().map_or(&[], |(_, findings)| &findings.faults)
+    }
+
+    /// Has an executor that was just opened avoid what is known to compute wrongly on it.
+    pub(super) fn prepare(&mut self, executor: &mut dyn Executor) {
+        let key = Key::of(executor.capabilities());
+        if self.found.as_ref().is_none_or(|(known, _)| *known != key) {
+            let folder = self.options.folder.as_deref();
+            let kept = folder.filter(|_| self.options.when != CheckWhen::Always);
+            let findings = kept.and_then(|folder| probe::read(folder, KIND, &key));
+            self.found = Some((key, findings.unwrap_or_default()));
+        }
+        for fault in self.faults() {
+            if let Some(kernel) = by_name(&fault.kernel) {
+                tracing::warn!(
+                    kernel = kernel.name,
+                    difference = fault.difference,
+                    "computes wrongly on this device; a safer kernel takes its place"
+                );
+                executor.avoid(kernel.name);
+            }
+        }
+    }
+
+    /// Probes the pipelines of a model that are not known yet. Whether all compute rightly; else
+    /// the model has to be loaded again, after [`Check::prepare`].
+    ///
+    /// # Errors
+    /// [`DeviceError::WrongKernel`] where a kernel has no safer one in its place.
+    pub(super) fn run(&mut self, runner: &mut Runner) -> Result<bool, DeviceError> {
+        if self.options.when == CheckWhen::Never {
+            return Ok(true);
+        }
+        let started = Instant::now();
+        let (key, findings) = self.found.as_mut().expect("the executor was prepared");
+        let caps = runner.executor().capabilities();
+        let device = caps.device_name.clone();
+        let mut reference = (self.options.reference)(caps.lanes);
+        let known = findings.passed.len();
+        let fault = runner.find_fault(&mut *reference, &mut findings.passed)?;
+        let new = findings.passed.len() - known;
+        let again = fault
+            .as_ref()
+            .is_some_and(|fault| findings.faults.iter().any(|known| known.kernel == fault.kernel));
+        if let (true, Some(fault)) = (again, &fault) {
+            let (kernel, difference) = (fault.kernel.clone(), fault.difference.clone());
+            return Err(DeviceError::WrongKernel { kernel, device, difference });
+        }
+        let right = fault.is_none();
+        findings.faults.extend(fault);
+        if let Some(folder) = self.options.folder.as_deref().filter(|_| new > 0 || !right) {
+            probe::write(folder, KIND, key, findings);
+        }
+        if new > 0 {
+            let milliseconds = started.elapsed().as_millis() as u64;
+            tracing::info!(pipelines = new, milliseconds, "kernels were checked on this device");
+        }
+        Ok(right)
+    }
+}
+
+/// A pipeline, as the file names it.
+fn name_of(dispatch: &Dispatch) -> String {
+    let spec: Vec<String> = dispatch.spec.iter().map(u32::to_string).collect();
+    format!("{} {}", dispatch.kernel.name, spec.join(","))
+}
+
+impl Runner {
+    /// Probes every pipeline of the model that is not among the `passed`, and puts it there; the
+    /// first that computes wrongly ends it.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    ///
+    /// # Panics
+    /// If sessions have taken every lease: it is for the start.
+    pub fn find_fault(
+        &mut self,
+        reference: &mut dyn Executor,
+        passed: &mut BTreeSet<String>,
+    ) -> Result<Option<KernelFault>, DeviceError> {
+        let (kv, executor) = self.kv_mut();
+        let mut lease = kv.lease().expect("nobody has a lease yet");
+        let context = kv.config().context_tokens;
+        let grown = kv.grow(executor, &mut lease, 0, context.min(STEPS.iter().sum()))?;
+        let mut ended = Ok(None);
+        if grown.is_ok() {
+            let pages = lease.pages().iter().map(|page| u64::from(page.index()) + 1).max();
+            let used = self.used_bytes(pages.unwrap_or(0));
+            let mut position = 0;
+            for tokens in STEPS {
+                let tokens = tokens.min(self.model().limits().tokens_max).min(context);
+                position = if position + tokens > context { 0 } else { position };
+                let span = self.seeded_span(lease.table(), position, tokens);
+                position += tokens;
+                ended = self.probe_step(&Batch { spans: vec![span] }, reference, passed, &used);
+                if !matches!(ended, Ok(None)) {
+                    break;
+                }
+            }
+        }
+        self.kv_mut().0.release(lease);
+        ended
+    }
+
+    /// How much of the cache's buffers is in use where `pages` pages are.
+    fn used_bytes(&self, pages: u64) -> HashMap<BufferHandle, u64> {
+        let kv = self.kv();
+        let bytes = kv.config().layout.page_bytes() * pages;
+        (0..kv.config().layers).map(|layer| (kv.layer(layer).buffer, bytes)).collect()
+    }
+
+    /// Tokens from a fixed sequence, all of them among the first of the vocabulary.
+    fn seeded_span(&self, table: u32, position: usize, tokens: usize) -> TokenSpan {
+        let ids = self.model().vocab().min(probe::TABLE_ROWS as usize);
+        let id = |at: usize| ((at * 73 + at * at % 11 + 1) % ids) as u32;
+        let logits = usize::from(!self.model().hyper().encoder);
+        let tokens = (position..position + tokens).map(id).collect();
+        TokenSpan { table, position: position as u32, tokens, logits }
+    }
+
+    /// Runs the commands of a step that are not like one before, and probes the new pipelines.
+    fn probe_step(
+        &mut self,
+        batch: &Batch,
+        reference: &mut dyn Executor,
+        passed: &mut BTreeSet<String>,
+        used: &HashMap<BufferHandle, u64>,
+    ) -> Result<Option<KernelFault>, DeviceError> {
+        let shape = self.shape_of(batch, true);
+        let recording = self.model().record_forward(self.kv(), shape);
+        let is_new = |command: &Command| match command {
+            Command::Dispatch(dispatch) => !passed.contains(&name_of(dispatch)),
+            _ => false,
+        };
+        if !recording.commands.iter().any(is_new) {
+            return Ok(None);
+        }
+        self.upload_inputs(batch, shape)?;
+        let mut seen = HashSet::new();
+        let mut waiting = Recording::new();
+        for command in recording.commands {
+            let Command::Dispatch(dispatch) = &command else {
+                waiting.commands.push(command);
+                continue;
+            };
+            let name = name_of(dispatch);
+            if !passed.contains(&name) {
+                self.run_now(&mut waiting)?;
+                let executor = self.kv_mut().1;
+                let probe = Probe::take(executor, dispatch, used)?;
+                if let Some(difference) = probe.check(executor, reference)? {
+                    let (kernel, difference) = (dispatch.kernel.name.to_owned(), difference);
+                    let difference = format!("[{name}] {difference}");
+                    return Ok(Some(KernelFault { kernel, difference }));
+                }
+                passed.insert(name);
+            }
+            // One layer of each kind is enough.
+            if seen.insert((dispatch.kernel.name, dispatch.spec.clone(), dispatch.push.clone())) {
+                waiting.commands.push(command);
+            }
+        }
+        self.run_now(&mut waiting)?;
+        Ok(None)
+    }
+
+    /// Runs commands once, and forgets them.
+    fn run_now(&mut self, commands: &mut Recording) -> Result<(), DeviceError> {
+        if commands.commands.is_empty() {
+            return Ok(());
+        }
+        let executor = self.kv_mut().1;
+        let prepared = executor.prepare(&std::mem::take(commands))?;
+        let ended = executor.submit(prepared).and_then(|last| executor.wait(last, STEP_TIMEOUT));
+        executor.release(prepared);
+        ended
+    }
+}

@@ -1,0 +1,165 @@
+//! A dispatch with the contents of its buffers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::shrink::{Piece, shrink};
+use super::values::{Difference, Kind, compare};
+use crate::gpu::{
+    Access, BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Dispatch, Executor,
+    Recording,
+};
+
+/// How long a probe may take, its compilation included.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A small dispatch over buffers of its own.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// Its bindings name buffers by their index in `contents`.
+    dispatch: Dispatch,
+    contents: Vec<Vec<u8>>,
+}
+
+impl Probe {
+    /// Makes a dispatch small and reads what it needs from `executor`.
+    ///
+    /// `used_bytes`: how much of a buffer from its start on is in use, where that is not all.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn take(
+        executor: &mut dyn Executor,
+        dispatch: &Dispatch,
+        used_bytes: &HashMap<BufferHandle, u64>,
+    ) -> Result<Self, DeviceError> {
+        let (mut small, pieces) = shrink(dispatch);
+        let mut contents: Vec<Vec<u8>> = Vec::new();
+        let mut known: Vec<BufferSlice> = Vec::new();
+        for (at, pieces) in pieces.into_iter().enumerate() {
+            let slice = dispatch.bindings[at];
+            let found = known.iter().position(|other| *other == slice);
+            let index = match found {
+                Some(index) => index,
+                None => {
+                    let limit = used_bytes.get(&slice.buffer).copied().unwrap_or(u64::MAX);
+                    contents.push(read_pieces(executor, slice, &pieces, limit)?);
+                    known.push(slice);
+                    known.len() - 1
+                }
+            };
+            small.bindings[at] = BufferSlice {
+                buffer: BufferHandle(index as u32),
+                offset: 0,
+                bytes: contents[index].len() as u64,
+            };
+        }
+        Ok(Self { dispatch: small, contents })
+    }
+
+    /// The dispatch; its bindings name no buffers of an executor.
+    #[must_use]
+    pub fn dispatch(&self) -> &Dispatch {
+        &self.dispatch
+    }
+
+    /// Runs it on an executor, over buffers that it makes and destroys; returns what is in the
+    /// written ones then, in the order of their bindings.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn run(&self, executor: &mut dyn Executor) -> Result<Vec<Vec<u8>>, DeviceError> {
+        let mut handles = Vec::with_capacity(self.contents.len());
+        let result = self.run_with(executor, &mut handles);
+        handles.into_iter().for_each(|handle| executor.destroy_buffer(handle));
+        result
+    }
+
+    fn run_with(
+        &self,
+        executor: &mut dyn Executor,
+        handles: &mut Vec<BufferHandle>,
+    ) -> Result<Vec<Vec<u8>>, DeviceError> {
+        for (index, bytes) in self.contents.iter().enumerate() {
+            let label = format!("probe of {} {index}", self.dispatch.kernel.name);
+            let desc = BufferDesc { label, bytes: bytes.len() as u64, usage: BufferUsage::Scratch };
+            let handle = executor.create_buffer(&desc)?;
+            handles.push(handle);
+            executor.write(handle, 0, bytes.len(), &mut |out| out.copy_from_slice(bytes))?;
+        }
+        let mut dispatch = self.dispatch.clone();
+        for slice in &mut dispatch.bindings {
+            slice.buffer = handles[slice.buffer.0 as usize];
+        }
+        let outputs: Vec<BufferSlice> =
+            self.outputs().map(|(at, _)| dispatch.bindings[at]).collect();
+        let mut recording = Recording::new();
+        recording.dispatch(dispatch);
+        let prepared = executor.prepare(&recording)?;
+        let ended = executor.submit(prepared).and_then(|ticket| executor.wait(ticket, TIMEOUT));
+        executor.release(prepared);
+        ended?;
+        let mut found = Vec::with_capacity(outputs.len());
+        for slice in outputs {
+            let mut bytes = vec![0; slice.bytes as usize];
+            executor.read(slice.buffer, 0, &mut bytes)?;
+            found.push(bytes);
+        }
+        Ok(found)
+    }
+
+    /// Runs it on both executors; how they differ, if they do by more than two orders of summation
+    /// may.
+    ///
+    /// # Errors
+    /// [`DeviceError`] of the device, or of the reference.
+    pub fn check(
+        &self,
+        device: &mut dyn Executor,
+        reference: &mut dyn Executor,
+    ) -> Result<Option<Difference>, DeviceError> {
+        let found = self.run(device)?;
+        let wanted = self.run(reference)?;
+        Ok(self.compare(&found, &wanted))
+    }
+
+    /// How outputs of [`Probe::run`] differ from those wanted.
+    #[must_use]
+    pub fn compare(&self, found: &[Vec<u8>], wanted: &[Vec<u8>]) -> Option<Difference> {
+        let pairs = self.outputs().zip(found.iter().zip(wanted));
+        pairs.into_iter().find_map(|((binding, before), (found, wanted))| {
+            compare(Kind::of(&self.dispatch, binding), before, found, wanted)
+        })
+    }
+
+    /// Bindings that are written, and what they hold before.
+    fn outputs(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let written = |(_, access): &(usize, &Access)| **access == Access::Write;
+        let kernel = self.dispatch.kernel;
+        kernel.bindings.iter().enumerate().filter(written).map(|(at, _)| {
+            let index = self.dispatch.bindings[at].buffer.0 as usize;
+            (at, &self.contents[index][..])
+        })
+    }
+}
+
+/// The pieces of a slice, one behind the other, without what is beyond `limit` bytes of its buffer.
+fn read_pieces(
+    executor: &mut dyn Executor,
+    slice: BufferSlice,
+    pieces: &[Piece],
+    limit: u64,
+) -> Result<Vec<u8>, DeviceError> {
+    let mut all = Vec::new();
+    for piece in pieces {
+        let end = (piece.offset + piece.bytes).min(slice.bytes);
+        let end = end.min(limit.saturating_sub(slice.offset));
+        let bytes = end.saturating_sub(piece.offset);
+        let at = all.len();
+        all.resize(at + bytes as usize, 0);
+        executor.read(slice.buffer, slice.offset + piece.offset, &mut all[at..])?;
+    }
+    // An empty buffer cannot be bound.
+    all.resize(all.len().max(16), 0);
+    Ok(all)
+}

@@ -1,0 +1,158 @@
+//! What outputs are made of, and when two of them differ.
+
+use std::fmt;
+
+use half::f16;
+
+use crate::gpu::Dispatch;
+
+/// Largest difference of two values, as a part of the larger of the value itself and of the root
+/// mean square of all that was written. Sums of a few thousand products in two orders, and a
+/// driver's own exponentials, differ by less than a tenth of it; one product left out of a thousand
+/// by more.
+const TOLERANCE: f32 = 4e-3;
+
+/// The number format of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    F32,
+    F16,
+    /// Bit for bit.
+    U32,
+    /// Bytes of which each may be off by one: quants.
+    Bytes,
+}
+
+impl Kind {
+    pub(super) fn of(dispatch: &Dispatch, binding: usize) -> Self {
+        let name = dispatch.kernel.name;
+        match binding {
+            7 if name.starts_with("qkv_post") => match dispatch.spec[4] {
+                0 => Self::F32,
+                1 => Self::F16,
+                _ => Self::Bytes,
+            },
+            1 if name.starts_with("moe_route") => Self::U32,
+            1 if name.starts_with("moe_lists") => Self::U32,
+            _ => Self::F32,
+        }
+    }
+}
+
+/// Two values that should be one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    /// Index in the output.
+    pub at: usize,
+    /// What the device computed.
+    pub found: f64,
+    /// What the reference computed.
+    pub wanted: f64,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}, {} wanted", self.found, self.at, self.wanted)
+    }
+}
+
+/// The worst of what differs by more than is allowed. `before`: the output before it was written.
+pub(super) fn compare(
+    kind: Kind,
+    before: &[u8],
+    found: &[u8],
+    wanted: &[u8],
+) -> Option<Difference> {
+    match kind {
+        Kind::F32 => {
+            let [before, found, wanted] = [before, found, wanted].map(floats);
+            compare_floats(&before, &found, &wanted)
+        }
+        Kind::F16 => {
+            let [before, found, wanted] = [before, found, wanted].map(halves);
+            compare_floats(&before, &found, &wanted)
+        }
+        Kind::U32 => {
+            let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let pairs = found.chunks_exact(4).zip(wanted.chunks_exact(4));
+            let at = pairs.clone().position(|(found, wanted)| found != wanted)?;
+            let [found, wanted] = [found, wanted].map(|all| word(&all[4 * at..]).into());
+            Some(Difference { at, found, wanted })
+        }
+        Kind::Bytes => {
+            let off = |(found, wanted): (&u8, &u8)| {
+                let off = found.wrapping_sub(*wanted) as i8;
+                off.unsigned_abs() > 1
+            };
+            let at = found.iter().zip(wanted).position(off)?;
+            Some(Difference { at, found: found[at].into(), wanted: wanted[at].into() })
+        }
+    }
+}
+
+fn compare_floats(before: &[f32], found: &[f32], wanted: &[f32]) -> Option<Difference> {
+    let written = wanted
+        .iter()
+        .zip(before)
+        .filter(|(wanted, before)| wanted.to_bits() != before.to_bits() && wanted.is_finite());
+    let (mut squares, mut count) = (0.0_f64, 0_u32);
+    for (value, _) in written {
+        squares += f64::from(*value) * f64::from(*value);
+        count += 1;
+    }
+    let scale = (squares / f64::from(count.max(1))).sqrt() as f32;
+    let excess = |(found, wanted): (&f32, &f32)| {
+        let same = found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan();
+        if same {
+            return 0.0;
+        }
+        let off = (found - wanted).abs() / (TOLERANCE * wanted.abs().max(scale));
+        if off.is_nan() { f32::INFINITY } else { off }
+    };
+    let worst = found.iter().zip(wanted).map(excess).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+    let (at, _) = worst.filter(|(_, excess)| *excess > 1.0)?;
+    Some(Difference { at, found: found[at].into(), wanted: wanted[at].into() })
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.chunks_exact(4);
+    words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
+
+fn halves(bytes: &[u8]) -> Vec<f32> {
+    let pairs = bytes.chunks_exact(2);
+    pairs.map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    fn differ(found: &[f32], wanted: &[f32]) -> Option<usize> {
+        let before = vec![0; 4 * wanted.len()];
+        let difference = compare(Kind::F32, &before, &bytes(found), &bytes(wanted));
+        difference.map(|difference| difference.at)
+    }
+
+    #[test]
+    fn floats_differ_by_more_than_rounding() {
+        assert_eq!(differ(&[1.0, -3.0, 1e-4], &[1.001, -3.001, 0.0]), None);
+        assert_eq!(differ(&[1.0, -3.0, 0.5], &[1.0, -3.0, 0.0]), Some(2));
+        assert_eq!(differ(&[1.0, f32::NAN], &[1.0, 2.0]), Some(1));
+        assert_eq!(differ(&[f32::NAN], &[f32::NAN]), None);
+        assert_eq!(differ(&[0.1, 0.0], &[0.0, 0.0]), Some(0), "where nothing is to be written");
+    }
+
+    #[test]
+    fn whole_numbers_differ_by_one() {
+        let [one, two] = [1_u32, 2].map(u32::to_le_bytes);
+        assert_eq!(compare(Kind::U32, &one, &one, &one), None);
+        assert!(compare(Kind::U32, &one, &two, &one).is_some());
+        assert_eq!(compare(Kind::Bytes, &[0, 0], &[255, 7], &[0, 8]), None);
+        assert!(compare(Kind::Bytes, &[0], &[3], &[1]).is_some());
+    }
+}
