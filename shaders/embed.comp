@@ -14,14 +14,7 @@
 // Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
 // Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 // Variant embed_TYPE:
-// Variant embed_sliced_q8_0: FORMAT=Q8_0 SLICED
-// Variant embed_sliced_q4_0: FORMAT=Q4_0 SLICED
-// Variant embed_sliced_q4_1: FORMAT=Q4_1 SLICED
-// Variant embed_sliced_q5_0: FORMAT=Q5_0 SLICED
-// Variant embed_sliced_q5_1: FORMAT=Q5_1 SLICED
-// Variant embed_sliced_q4_k: FORMAT=Q4_K SLICED
-// Variant embed_sliced_q5_k: FORMAT=Q5_K SLICED
-// Variant embed_sliced_q6_k: FORMAT=Q6_K SLICED
+// Variant embed_sliced_TYPE: SLICED
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -53,35 +46,38 @@ layout(std430, binding = 3) buffer Y { vec4 y[]; };
 void store(uint at, vec4 value) { y[at] = COLUMN > 0 ? y[at] + value : value; }
 
 #ifdef SLICED
-// Writes a block of row `row`.
-void write_block(uint row, uint block_index, uint y_at) {
-    const uint lane = row % 8;
-    const uint group = row / 8;
-    const Slice slice = slice_of(lane);
-    const uint in_tile = group % 4;
-    const uint tile = group / 4 * units + block_index / BLOCKS_PER_UNIT;
-    const uint sub = block_index % BLOCKS_PER_UNIT;
-    const vec2 head = unit_head(slice, tile, in_tile);
-    [[unroll]] for (int i = 0; i < 8; i++) {
-        const vec2 scale = block_scale(slice, head, tile, in_tile, sub, i * SCALES / 8);
-        store(y_at + i, factor * (weights_at(slice, tile, in_tile, sub, i) * scale.x + scale.y));
-    }
+// Where `block_index` of `row` lies: tile and group.
+uvec2 place_of(uint row, uint block_index) {
+    slice_begin(row % 8);
+    return uvec2(row / 8 / GROUPS * units + block_index / BLOCKS_PER_UNIT, row / 8 % GROUPS);
 }
 #else
 #include "weights.glsl"
+#define BIT_SLICED 0
+
+// Where `block_index` of `row` lies in both planes.
+uvec2 place_of(uint row, uint block_index) {
+    const uint unit = row / LANES * units + block_index / BLOCKS_PER_UNIT;
+    return unit * uvec2(QUADS, WORDS) * LANES + row % LANES;
+}
+#endif
 
 // Writes a block of row `row`.
 void write_block(uint row, uint block_index, uint y_at) {
-    const uint lane = row % LANES;
-    const uint unit = row / LANES * units + block_index / BLOCKS_PER_UNIT;
+    const uvec2 place = place_of(row, block_index);
     const uint sub = block_index % BLOCKS_PER_UNIT;
-    const uint quad_at = unit * QUADS * LANES + lane;
-    const uint word_at = unit * WORDS * LANES + lane;
-    const Block block = load_block(quad_at, word_at, sub);
-#if QUANTISED
-    const UnitHead head = load_unit(quad_at, word_at);
+#if BIT_SLICED
+    const vec2 head = unit_head(place.x, place.y);
     [[unroll]] for (int i = 0; i < 8; i++) {
-        vec2 scale = block_scale(head, word_at, sub, i * SCALES / 8);
+        const vec2 scale = block_scale(head, place.x, place.y, sub, i * SCALES / 8);
+        store(y_at + i, factor * (weights_at(place.x, place.y, sub, i) * scale.x + scale.y));
+    }
+#else
+    const Block block = load_block(place.x, place.y, sub);
+#if QUANTISED
+    const UnitHead head = load_unit(place.x, place.y);
+    [[unroll]] for (int i = 0; i < 8; i++) {
+        vec2 scale = block_scale(head, place.y, sub, i * SCALES / 8);
         store(y_at + i, factor * (expand(block.u[i]) * PRESCALE * scale.x + scale.y));
     }
 #else
@@ -89,8 +85,8 @@ void write_block(uint row, uint block_index, uint y_at) {
         store(y_at + i, factor * block.w[i]);
     }
 #endif
-}
 #endif
+}
 
 void main() {
     const uint token = gl_WorkGroupID.x;

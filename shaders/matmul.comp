@@ -51,13 +51,6 @@ layout(constant_id = 7) const uint EPILOGUE = 0;
 layout(constant_id = 8) const uint LISTED = 0; // 1: a workgroup takes an expert's whole list
 #endif
 
-const uint EPILOGUE_STORE = 0;    // y = y_scale * v
-const uint EPILOGUE_RESIDUAL = 1; // y += y_scale * v
-const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) * up
-const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
-const uint EPILOGUE_GELU = 4;     // y = gelu(v), the tanh form
-const uint EPILOGUE_SOFT_CAP = 5; // y = y_scale * tanh(v / y_scale)
-
 layout(push_constant) uniform Params {
     uvec2 quad_address; // with POINTERS: of the planes and of x
     uvec2 word_address;
@@ -114,7 +107,10 @@ const uint LOADS = 8 / SPREAD;
 #define LANE_SLOTS (TOKENS * LOADS)
 #include "lanes.glsl"
 #include "weights.glsl"
-#include "activation.glsl"
+#if EXPERTS
+#define NO_BIAS
+#endif
+#include "epilogue.glsl"
 
 shared float partials[SPLIT > 1 ? SPLIT * R * TOKENS * LANES : 1];
 shared float square_partials[SPLIT > 1 ? SPLIT * TOKENS : 1];
@@ -296,40 +292,11 @@ void compute_tile(uint token_first, uint tokens, uint plane_group) {
             break;
         }
         const float factor = NORM == 1 ? inversesqrt(scale[t] / float(blocks * 32) + epsilon) : 1.0;
-        const uint y_row = y_at[t];
-        if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
-            [[unroll]] for (uint r = 0; r < R; r += 2) {
-                uint row = ((group_first + r) / 2) * LANES + lane;
-                if (row < rows) {
-                    float gate = sums[r][t] * factor;
-                    float up = sums[r + 1][t] * factor;
-                    y[y_row + row] = (EPILOGUE == EPILOGUE_SWIGLU ? silu(gate) : gelu(gate)) * up;
-                }
-            }
-        } else {
-            [[unroll]] for (uint r = 0; r < R; r++) {
-                uint row = (group_first + r) * LANES + lane;
-                if (row < rows) {
-                    float v = sums[r][t] * factor;
-#if !EXPERTS
-                    if (BIAS == 1) {
-                        v += bias[row];
-                    }
-#endif
-                    if (EPILOGUE == EPILOGUE_GELU) {
-                        v = gelu(v);
-                    } else if (EPILOGUE == EPILOGUE_SOFT_CAP) {
-                        v = soft_cap(v, y_scale);
-                    } else {
-                        v *= y_scale;
-                    }
-                    if (EPILOGUE == EPILOGUE_RESIDUAL) {
-                        v += y[y_row + row];
-                    }
-                    y[y_row + row] = v;
-                }
-            }
+        float column[R];
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            column[r] = sums[r][t];
         }
+        write_column(column, group_first, lane, factor, y_at[t]);
     }
 }
 

@@ -11,16 +11,19 @@
 // Binding 2  gain      readonly  f32 [K], with NORM
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  bias      readonly  f32 [rows], with BIAS
-// Needs      LANES = 8; buffer addresses; subgroup broadcast and shuffle
+// Needs      LANES = 8, all of one subgroup; buffer addresses; subgroup shuffle
 // Numerics   f32; within 1e-5 of the twin relative to sum |w x|
 //
-// Types Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K
+// Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
+// Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 // Variant matmul_sliced_TYPE: SUBGROUPS=1
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
@@ -31,12 +34,6 @@ layout(constant_id = 4) const uint TOKENS = 1; // columns of a tile
 layout(constant_id = 5) const uint NORM = 0;   // 1: RMS-normalise x and multiply by gain
 layout(constant_id = 6) const uint BIAS = 0;   // 1: add bias
 layout(constant_id = 7) const uint EPILOGUE = 0;
-
-const uint EPILOGUE_RESIDUAL = 1; // y += y_scale * v
-const uint EPILOGUE_SWIGLU = 2;   // groups alternate gate, up: y = silu(gate) * up
-const uint EPILOGUE_GEGLU = 3;    // the same with GELU's tanh form
-const uint EPILOGUE_GELU = 4;     // y = gelu(v), the tanh form
-const uint EPILOGUE_SOFT_CAP = 5; // y = y_scale * tanh(v / y_scale)
 
 layout(push_constant) uniform Params {
     uvec2 quad_address;
@@ -64,16 +61,24 @@ struct Row {
 };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { Row at[]; };
 
-#define ROWS_Y 1
-#define LANE_SLOTS 1
-#include "lanes.glsl"
-#include "activation.glsl"
-
+#include "epilogue.glsl"
 #define TILES_BY_ADDRESS
 #include "sliced.glsl"
 
-// From here on lanes load x together and hand it round; fewer columns load it themselves.
-const bool WIDE = TOKENS >= 4;
+// What there is to know of a group's block: Head of its unit, Weights loaded ahead, and vec4 number
+// `at` of them.
+#if BIT_SLICED
+#define Head vec2
+#define SCALE(head, group, sub, part) block_scale(head, tile_index, group, sub, part)
+#define WEIGHTS_AT(group, sub, at) weights_at(tile_index, group, sub, at)
+#elif QUANTISED
+#define Head UnitHead
+#define unit_head load_unit
+#define SCALE(head, group, sub, part) block_scale(head, group, sub, part)
+#define WEIGHTS_AT(group, sub, at) expand(loaded[group].u[at])
+#else
+#define WEIGHTS_AT(group, sub, at) loaded[group].w[at]
+#endif
 
 float add_up(float v[8]) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
@@ -93,7 +98,7 @@ void main() {
     const uvec2 gain_base = gain_address;
     const uint block_count = blocks;
     const uint unit_count = units;
-    const Slice slice = slice_of(gl_SubgroupInvocationID);
+    slice_begin(gl_SubgroupInvocationID);
 
     uint x_at[TOKENS];
     float squares[TOKENS];
@@ -111,57 +116,46 @@ void main() {
     uint unit = 0;
     do {
         const uint tile_index = tile * unit_count + unit;
-        vec2 head[R];
-        if (SUPERBLOCK) {
+#ifdef SCALE
+        Head head[R];
+        if (BLOCKS_PER_UNIT > 1) {
             [[unroll]] for (uint r = 0; r < R; r++) {
-                head[r] = unit_head(slice, tile_index, r);
+                head[r] = unit_head(tile_index, r);
             }
         }
+#endif
         uint sub = 0;
         do {
             const uint block_at = unit * BLOCKS_PER_UNIT + sub;
-            vec4 wide[TOKENS];
             float x_sum[TOKENS][SCALES];
             float products[R][TOKENS][SCALES];
             float x_parts[TOKENS][8];
             float square_parts[TOKENS][8];
-            if (WIDE) {
-                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                    vec4 v = Rows(x_base).at[x_at[t] + block_at].at[lane];
-                    if (NORM == 1) {
-                        squares[t] += lanes_sum(squares_of(v), 8);
-                        v *= Rows(gain_base).at[block_at].at[lane];
-                    }
-                    wide[t] = v;
-                    const float part = lanes_sum((v.x + v.y) + (v.z + v.w), SCALES == 2 ? 4 : 8);
-                    [[unroll]] for (uint p = 0; p < SCALES; p++) {
-                        x_sum[t][p] = SCALES == 2 ? subgroupBroadcast(part, 4 * p) : part;
-                    }
-                }
+#if !BIT_SLICED
+            Block loaded[R];
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                loaded[r] = load_block(tile_index, r, sub);
             }
+#endif
             [[unroll]] for (uint at = 0; at < 8; at++) {
                 const uint part = at * SCALES / 8;
                 const bool first = at * SCALES % 8 == 0;
                 vec4 u[R];
                 [[unroll]] for (uint r = 0; r < R; r++) {
-                    u[r] = weights_at(slice, tile_index, r, sub, at);
+                    u[r] = WEIGHTS_AT(r, sub, at);
                 }
                 vec4 gain = vec4(1.0);
-                if (NORM == 1 && !WIDE) {
+                if (NORM == 1) {
                     gain = Rows(gain_base).at[block_at].at[at];
                 }
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                    vec4 v;
-                    if (WIDE) {
-                        v = subgroupBroadcast(wide[t], at);
-                    } else {
-                        v = Rows(x_base).at[x_at[t] + block_at].at[at];
-                        if (NORM == 1) {
-                            square_parts[t][at] = squares_of(v);
-                            v *= gain;
-                        }
-                        x_parts[t][at] = (v.x + v.y) + (v.z + v.w);
+                    vec4 v = Rows(x_base).at[x_at[t] + block_at].at[at];
+                    if (NORM == 1) {
+                        square_parts[t][at] = squares_of(v);
+                        v *= gain;
                     }
+                    x_parts[t][at] = (v.x + v.y) + (v.z + v.w);
+                    v *= PRESCALE;
                     [[unroll]] for (uint r = 0; r < R; r++) {
                         const vec4 w = u[r];
                         const float p = (w.x * v.x + w.y * v.y) + (w.z * v.z + w.w * v.w);
@@ -169,31 +163,35 @@ void main() {
                     }
                 }
             }
-            if (!WIDE) {
-                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                    if (NORM == 1) {
-                        squares[t] += add_up(square_parts[t]);
-                    }
-                    if (SCALES == 1) {
-                        x_sum[t][0] = add_up(x_parts[t]);
-                    } else {
-                        [[unroll]] for (uint p = 0; p < SCALES; p++) {
-                            x_sum[t][p] = (x_parts[t][4 * p] + x_parts[t][4 * p + 1])
-                                + (x_parts[t][4 * p + 2] + x_parts[t][4 * p + 3]);
-                        }
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                if (NORM == 1) {
+                    squares[t] += add_up(square_parts[t]);
+                }
+                if (SCALES == 1) {
+                    x_sum[t][0] = add_up(x_parts[t]);
+                } else {
+                    [[unroll]] for (uint p = 0; p < SCALES; p++) {
+                        x_sum[t][p] = (x_parts[t][4 * p] + x_parts[t][4 * p + 1])
+                            + (x_parts[t][4 * p + 2] + x_parts[t][4 * p + 3]);
                     }
                 }
             }
             [[unroll]] for (uint r = 0; r < R; r++) {
-                if (!SUPERBLOCK) {
-                    head[r] = unit_head(slice, tile_index, r);
+#ifdef SCALE
+                if (BLOCKS_PER_UNIT == 1) {
+                    head[r] = unit_head(tile_index, r);
                 }
                 [[unroll]] for (int p = 0; p < SCALES; p++) {
-                    const vec2 scale = block_scale(slice, head[r], tile_index, r, sub, p);
+                    const vec2 scale = SCALE(head[r], r, sub, p);
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                         sums[r][t] += scale.x * products[r][t][p] + scale.y * x_sum[t][p];
                     }
                 }
+#else
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    sums[r][t] += products[r][t][0];
+                }
+#endif
             }
         } while (++sub < BLOCKS_PER_UNIT);
     } while (++unit < unit_count);
@@ -204,37 +202,11 @@ void main() {
         }
         const float factor =
             NORM == 1 ? inversesqrt(squares[t] / float(block_count * 32) + epsilon) : 1.0;
-        const uint y_row = (token_first + t) * y_stride + y_offset;
-        if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
-            [[unroll]] for (uint r = 0; r < R; r += 2) {
-                const uint row = (tile * R + r) / 2 * LANES + lane;
-                if (row < rows) {
-                    const float gate = sums[r][t] * factor;
-                    const float up = sums[r + 1][t] * factor;
-                    y[y_row + row] = (EPILOGUE == EPILOGUE_SWIGLU ? silu(gate) : gelu(gate)) * up;
-                }
-            }
-        } else {
-            [[unroll]] for (uint r = 0; r < R; r++) {
-                const uint row = (tile * R + r) * LANES + lane;
-                if (row < rows) {
-                    float v = sums[r][t] * factor;
-                    if (BIAS == 1) {
-                        v += bias[row];
-                    }
-                    if (EPILOGUE == EPILOGUE_GELU) {
-                        v = gelu(v);
-                    } else if (EPILOGUE == EPILOGUE_SOFT_CAP) {
-                        v = soft_cap(v, y_scale);
-                    } else {
-                        v *= y_scale;
-                    }
-                    if (EPILOGUE == EPILOGUE_RESIDUAL) {
-                        v += y[y_row + row];
-                    }
-                    y[y_row + row] = v;
-                }
-            }
+        float column[R];
+        [[unroll]] for (uint r = 0; r < R; r++) {
+            column[r] = sums[r][t];
         }
+        const uint y_row = (token_first + t) * y_stride + y_offset;
+        write_column(column, tile * R, lane, factor, y_row);
     }
 }

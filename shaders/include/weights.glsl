@@ -10,146 +10,16 @@
 // A quantised weight is scale * u + bias with u an unsigned byte; scale and bias hold for 16 or 32
 // weights. Byte i of word w of a block is u of weight 4 w + i. Types whose blocks number vectors of
 // a grid come as codes of two to four bits, of which u is a simple function.
+//
+// An including shader that reads its words otherwise defines WORD(i), QUAD(i) and QUAD_WORD(i, c),
+// for what the functions here get as quad_base and word_base.
 
-#define F32 0
-#define F16 1
-#define BF16 2
-#define Q8_0 3
-#define Q4_0 4
-#define Q4_1 5
-#define Q5_0 6
-#define Q5_1 7
-#define Q4_K 8
-#define Q5_K 9
-#define Q6_K 10
-#define Q2_K 11
-#define Q3_K 12
-#define IQ4_NL 13
-#define IQ4_XS 14
-#define MXFP4 15
-#define TQ1_0 16
-#define TQ2_0 17
-#define IQ1_S 18
-#define IQ1_M 19
-#define IQ2_XXS 20
-#define IQ2_XS 21
-#define IQ2_S 22
-#define IQ3_XXS 23
-#define IQ3_S 24
+#include "formats.glsl"
 
-// What a block's codes are: bytes, nibbles or bit pairs, whose plane begins at quad CODES_AT.
-#define FLOATS 0
-#define BYTES 1
-#define NIBBLES 2
-#define PAIRS 3
-
-#if FORMAT == F32
-#define UNIT 32
-#define QUADS 8
-#define WORDS 0
-#define CODES FLOATS
-#elif FORMAT == F16 || FORMAT == BF16
-#define UNIT 32
-#define QUADS 4
-#define WORDS 0
-#define CODES FLOATS
-#elif FORMAT == Q8_0
-#define UNIT 64
-#define QUADS 4
-#define WORDS 1
-#define CODES BYTES
-#elif FORMAT == Q4_0 || FORMAT == IQ4_NL
-#define UNIT 64
-#define QUADS 2
-#define WORDS 1
-#define CODES NIBBLES
-#define CODES_AT 0
-#elif FORMAT == Q4_1
-#define UNIT 32
-#define QUADS 1
-#define WORDS 1
-#define CODES NIBBLES
-#define CODES_AT 0
-#elif FORMAT == Q5_0 || FORMAT == MXFP4
-#define UNIT 64
-#define QUADS 2
-#define WORDS 3
-#define CODES NIBBLES
-#define CODES_AT 0
-#elif FORMAT == Q5_1
-#define UNIT 32
-#define QUADS 1
-#define WORDS 2
-#define CODES NIBBLES
-#define CODES_AT 0
-#elif FORMAT == Q4_K
-#define UNIT 256
-#define QUADS 9
-#define WORDS 0
-#define CODES NIBBLES
-#define CODES_AT 1
-#elif FORMAT == Q5_K
-#define UNIT 256
-#define QUADS 11
-#define WORDS 0
-#define CODES NIBBLES
-#define CODES_AT (2 + (sub >> 2)) // each four blocks' fifth bits stand before their nibbles
-#elif FORMAT == Q6_K
-#define UNIT 256
-#define QUADS 13
-#define WORDS 1
-#define CODES NIBBLES
-#define CODES_AT (2 + (sub >> 1)) // each two blocks' bit pairs stand before their nibbles
-#elif FORMAT == Q2_K
-#define UNIT 256
-#define QUADS 5
-#define WORDS 1
-#define CODES PAIRS
-#define CODES_AT 1
-#elif FORMAT == Q3_K
-#define UNIT 256
-#define QUADS 7
-#define WORDS 1
-#define CODES PAIRS
-#define CODES_AT 3
-#elif FORMAT == IQ4_XS || FORMAT == IQ3_XXS || FORMAT == IQ3_S
-#define UNIT 256
-#define QUADS 8
-#define WORDS 2
-#define CODES NIBBLES
-#define CODES_AT 0
-#elif FORMAT == TQ1_0 || FORMAT == TQ2_0
-#define UNIT 256
-#define QUADS 4
-#define WORDS 1
-#define CODES PAIRS
-#define CODES_AT 0
-#elif FORMAT == IQ1_S
-#define UNIT 256
-#define QUADS 4
-#define WORDS 2
-#define CODES PAIRS
-#define CODES_AT 0
-#elif FORMAT == IQ1_M
-#define UNIT 256
-#define QUADS 5
-#define WORDS 0
-#define CODES PAIRS
-#define CODES_AT 1
-#elif FORMAT == IQ2_XXS
-#define UNIT 256
-#define QUADS 6
-#define WORDS 2
-#define CODES PAIRS
-#define CODES_AT 2
-#elif FORMAT == IQ2_XS || FORMAT == IQ2_S
-#define UNIT 256
-#define QUADS 6
-#define WORDS 3
-#define CODES PAIRS
-#define CODES_AT 2
-#else
-#error "unknown FORMAT"
+#ifndef WORD
+#define WORD(i) words[word_base + (i) * LANES]
+#define QUAD(i) quads[quad_base + (i) * LANES]
+#define QUAD_WORD(i, c) quads[quad_base + (i) * LANES][c]
 #endif
 
 #define BLOCKS_PER_UNIT (UNIT / 32)
@@ -197,17 +67,17 @@ UnitHead load_unit(uint quad_base, uint word_base) {
 #endif
 #if FORMAT == Q2_K || FORMAT == Q3_K || FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K \
     || FORMAT == IQ1_M
-    head.quad = quads[quad_base];
+    head.quad = QUAD(0);
 #elif UNIT == 256
 #if WORDS >= 2
-    head.quad.x = words[word_base + LANES];
+    head.quad.x = WORD(1);
 #endif
 #if WORDS >= 3
-    head.quad.y = words[word_base + 2 * LANES];
+    head.quad.y = WORD(2);
 #endif
 #endif
 #if QUANTISED && WORDS > 0
-    head.word = words[word_base];
+    head.word = WORD(0);
 #endif
     return head;
 }
@@ -237,54 +107,54 @@ void add_third_bits(inout Block block, uint high) {
     }
 }
 
-// The bit pairs of block `sub`, of which two are in a quad.
-uvec2 load_pairs(uint quad_at, uint sub) {
-    const uint at = quad_at + (sub >> 1) * LANES;
-    const uint first = 2 * (sub & 1);
-    return uvec2(quads[at][first], quads[at][first + 1]);
+// The bit pairs of block `sub`, of which two are in a quad, from quad `first` on.
+uvec2 load_pairs(uint quad_base, uint word_base, uint first, uint sub) {
+    const uint quad = first + (sub >> 1);
+    const uint word = 2 * (sub & 1);
+    return uvec2(QUAD_WORD(quad, word), QUAD_WORD(quad, word + 1));
 }
 
 // Loads block `sub` of a unit; quad_base and word_base are those of the unit and of this lane.
 Block load_block(uint quad_base, uint word_base, uint sub) {
     Block block;
 #if CODES == BYTES
-    uvec4 a = quads[quad_base + 2 * sub * LANES];
-    uvec4 b = quads[quad_base + (2 * sub + 1) * LANES];
+    uvec4 a = QUAD(2 * sub);
+    uvec4 b = QUAD(2 * sub + 1);
     block.u = uint[8](a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w);
 #elif CODES == NIBBLES
-    uvec4 q = quads[quad_base + (CODES_AT + sub) * LANES];
+    uvec4 q = QUAD(CODES_AT + sub);
     [[unroll]] for (int i = 0; i < 4; i++) {
         split_nibbles(q[i], block.u[2 * i], block.u[2 * i + 1]);
     }
 #else
-    uvec2 pairs = load_pairs(quad_base + CODES_AT * LANES, sub);
+    uvec2 pairs = load_pairs(quad_base, word_base, CODES_AT, sub);
     [[unroll]] for (int i = 0; i < 8; i++) {
         block.u[i] = (pairs[i >> 2] >> (2 * (i & 3))) & 0x03030303u;
     }
 #endif
 #if FORMAT == Q5_0 || FORMAT == MXFP4
-    add_fifth_bits(block, words[word_base + (1 + sub) * LANES]);
+    add_fifth_bits(block, WORD(1 + sub));
 #elif FORMAT == Q5_1
-    add_fifth_bits(block, words[word_base + LANES]);
+    add_fifth_bits(block, WORD(1));
 #elif FORMAT == Q5_K
-    add_fifth_bits(block, quads[quad_base + (1 + 5 * (sub >> 2)) * LANES][sub & 3]);
+    add_fifth_bits(block, QUAD_WORD(1 + 5 * (sub >> 2), sub & 3));
 #elif FORMAT == Q6_K
-    uvec2 high = load_pairs(quad_base + (1 + 2 * (sub >> 1)) * LANES, sub);
+    uvec2 high = load_pairs(quad_base, word_base, 1 + 2 * (sub >> 1), sub);
     [[unroll]] for (int i = 0; i < 8; i++) {
         int s = i & 3;
         block.u[i] |= (s <= 2 ? high[i >> 2] << (4 - 2 * s) : high[i >> 2] >> 2) & 0x30303030u;
     }
 #elif FORMAT == Q3_K
-    add_third_bits(block, quads[quad_base + (1 + (sub >> 2)) * LANES][sub & 3]);
+    add_third_bits(block, QUAD_WORD(1 + (sub >> 2), sub & 3));
 #elif FORMAT == IQ1_M
-    const uvec4 shared_quad = quads[quad_base]; // a component alone is misread by lavapipe 22.3
+    const uvec4 shared_quad = QUAD(0); // a component alone is misread by lavapipe 22.3
     const uint above = shared_quad.y >> (4 * sub);
     [[unroll]] for (int i = 0; i < 8; i++) {
         block.u[i] = (block.u[i] << 3) | (((above >> (i >> 1)) & 1) * 0x02020202u);
     }
 #elif IQ2
     // Codes 0 to 5 stand for -43, -25, -8, 8, 25, 43: 17 a step, and 1 more for 1, 2 and 5.
-    add_third_bits(block, quads[quad_base + (sub >> 2) * LANES][sub & 3]);
+    add_third_bits(block, QUAD_WORD(sub >> 2, sub & 3));
     [[unroll]] for (int i = 0; i < 8; i++) {
         uint c = block.u[i];
         block.u[i] = c + (c << 4) + ((c ^ (c >> 1)) & 0x01010101u);
@@ -411,11 +281,11 @@ Block load_block(uint quad_base, uint word_base, uint sub) {
     Block block;
 #if FORMAT == F32
     [[unroll]] for (int i = 0; i < 8; i++) {
-        block.w[i] = uintBitsToFloat(quads[quad_base + i * LANES]);
+        block.w[i] = uintBitsToFloat(QUAD(i));
     }
 #else
     [[unroll]] for (int i = 0; i < 4; i++) {
-        uvec4 q = quads[quad_base + i * LANES];
+        uvec4 q = QUAD(i);
 #if FORMAT == F16
         block.w[2 * i] = vec4(unpackHalf2x16(q.x), unpackHalf2x16(q.y));
         block.w[2 * i + 1] = vec4(unpackHalf2x16(q.z), unpackHalf2x16(q.w));

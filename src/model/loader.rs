@@ -367,36 +367,25 @@ impl<'a> Loader<'a> {
         count: u64,
     ) -> Result<(), ModelLoadError> {
         let packing = matrix.packing();
-        let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
-        let mut words = vec![0; (count * word_bytes) as usize];
-        let mut result = Ok(());
         let mut rows = Vec::new();
-        let mut read_bytes = 0;
-        let bytes = (count * quad_bytes) as usize;
+        for group in first..first + count {
+            read_group(readers, &packing, arrangement, group, &mut rows)?;
+        }
+        let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
+        let [mut quads, mut words] =
+            [quad_bytes, word_bytes].map(|bytes| vec![0; (count * bytes) as usize]);
+        packing.pack_groups(&rows, &mut quads, &mut words);
+        // Device memory is slow to write in disorder: one copy.
         let at = behind + first;
-        self.executor.write(matrix.quads, at * quad_bytes, bytes, &mut |quads| {
-            for index in 0..count as usize {
-                result =
-                    read_group(readers, &packing, arrangement, first + index as u64, &mut rows);
-                if result.is_err() {
-                    return;
-                }
-                read_bytes += rows.len() as u64;
-                let (q, w) = (quad_bytes as usize, word_bytes as usize);
-                packing.pack_group(
-                    &rows,
-                    &mut quads[index * q..][..q],
-                    &mut words[index * w..][..w],
-                );
-            }
+        self.executor.write(matrix.quads, at * quad_bytes, quads.len(), &mut |out| {
+            out.copy_from_slice(&quads);
         })?;
-        result?;
         if let Some(buffer) = matrix.words {
             self.executor.write(buffer, at * word_bytes, words.len(), &mut |out| {
                 out.copy_from_slice(&words);
             })?;
         }
-        self.advance(read_bytes);
+        self.advance(rows.len() as u64);
         Ok(())
     }
 }
@@ -410,7 +399,7 @@ fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     }
 }
 
-/// Reads the file's bytes of the rows of a group into `bytes`, `lanes` rows at a time.
+/// Adds the file's bytes of the rows of a group to `bytes`, `lanes` rows at a time.
 fn read_group(
     readers: &mut [RowReader<'_>],
     packing: &Packing,
@@ -421,7 +410,6 @@ fn read_group(
     let lanes = packing.layout.lanes;
     let pieces = packing.group_rows() / lanes;
     let end = packing.layout.rows.div_ceil(lanes);
-    bytes.clear();
     for piece in (group * pieces..(group + 1) * pieces).filter(|piece| *piece < end) {
         let (part, row) = match arrangement {
             Arrangement::Alternating => {

@@ -1,7 +1,14 @@
 //! The two ways a matrix lies on a device: rows interleaved by lane, or sliced.
 
+use std::thread;
+
 use super::layout::Layout;
 use super::sliced;
+
+/// More threads than this only wait for memory.
+const THREADS_MAX: usize = 16;
+/// Fewer bytes of rows than this are not worth a thread.
+const THREAD_BYTES: usize = 128 << 10;
 
 /// How a matrix lies in its planes. A group is what is packed, bound and counted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +21,11 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Sliced where the type and the number of lanes allow it, and `wanted`.
+    /// Sliced where the rows are whole units and the number of lanes allows it, and `wanted`.
     #[must_use]
     pub fn new(layout: Layout, wanted: bool) -> Self {
         let fits = layout.lanes == sliced::LANES as u64
-            && sliced::unit(layout.dtype)
-                .is_some_and(|(weights, _)| layout.row_len.is_multiple_of(weights as u64));
+            && layout.row_len.is_multiple_of(sliced::unit(layout.dtype).0 as u64);
         Self { layout, sliced: wanted && fits }
     }
 
@@ -38,22 +44,21 @@ impl Packing {
     /// Units of a row.
     #[must_use]
     pub fn units(&self) -> u64 {
-        self.slice()
-            .map_or_else(|| self.layout.units(), |(weights, _)| self.layout.row_len / weights)
-    }
-
-    /// Weights and words of a sliced unit.
-    fn slice(&self) -> Option<(u64, u64)> {
-        let (weights, words) = sliced::unit(self.layout.dtype).filter(|_| self.sliced)?;
-        Some((weights as u64, words as u64))
+        match self.sliced {
+            true => self.layout.row_len / sliced::unit(self.layout.dtype).0 as u64,
+            false => self.layout.units(),
+        }
     }
 
     /// Bytes a group takes in the plane of quads.
     #[must_use]
     pub fn group_quad_bytes(&self) -> u64 {
-        match self.slice() {
-            Some((_, words)) => self.units() * sliced::TILE_GROUPS as u64 * words * 4,
-            None => self.layout.group_quad_bytes(),
+        match self.sliced {
+            true => {
+                let words = sliced::unit(self.layout.dtype).1;
+                self.units() * (sliced::TILE_GROUPS * words * 4) as u64
+            }
+            false => self.layout.group_quad_bytes(),
         }
     }
 
@@ -74,6 +79,41 @@ impl Packing {
         } else {
             self.layout.pack_group(rows, quads, words);
         }
+    }
+
+    /// Packs rows into the groups that they fill, by as many threads as the machine has processors.
+    ///
+    /// # Panics
+    /// If a length does not fit: a bug of the caller.
+    pub fn pack_groups(&self, rows: &[u8], quads: &mut [u8], words: &mut [u8]) {
+        let row_bytes = self.layout.dtype.row_bytes(self.layout.row_len).expect("whole blocks");
+        let sizes =
+            [self.group_rows() * row_bytes, self.group_quad_bytes(), self.group_word_bytes()]
+                .map(|bytes| bytes as usize);
+        let groups = rows.len().div_ceil(sizes[0]);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let share = groups.div_ceil(threads).max(THREAD_BYTES.div_ceil(sizes[0]));
+        thread::scope(|scope| {
+            let (mut quads, mut words) = (quads, words);
+            for (index, rows) in rows.chunks(share * sizes[0]).enumerate() {
+                let count = rows.len().div_ceil(sizes[0]);
+                let (own_quads, rest) = quads.split_at_mut(count * sizes[1]);
+                let (own_words, other_rest) = words.split_at_mut(count * sizes[2]);
+                (quads, words) = (rest, other_rest);
+                let mut pack = move || {
+                    for (group, rows) in rows.chunks(sizes[0]).enumerate() {
+                        let quads = &mut own_quads[group * sizes[1]..][..sizes[1]];
+                        let words = &mut own_words[group * sizes[2]..][..sizes[2]];
+                        self.pack_group(rows, quads, words);
+                    }
+                };
+                if (index + 1) * share >= groups {
+                    pack(); // the last share is this thread's own
+                } else {
+                    scope.spawn(pack);
+                }
+            }
+        });
     }
 
     /// The weights of `row` as f32, from whole planes.

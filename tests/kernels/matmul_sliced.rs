@@ -7,10 +7,6 @@ use hob::tensor::{DType, sliced};
 use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
 use super::{Case, Kind, on_both_variants};
 
-fn types() -> impl Iterator<Item = DType> {
-    DType::ALL.into_iter().filter(|dtype| sliced::unit(*dtype).is_some())
-}
-
 /// Runs `body` where the kernel can run: in lanes of eight, with addresses of buffers. Whether its
 /// loads are fast there is another matter.
 fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
@@ -28,9 +24,10 @@ fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
 fn sliced_products_of_every_type_equal_the_twins() {
     where_it_runs(|executor, caps| {
         let mut products = Vec::new();
-        for dtype in types() {
-            let [one, two, some] = [1, 2, 17].map(|tokens| Product::of(dtype, 8, tokens));
-            let row_len = if dtype.block_len() == 256 { 256 } else { 32 };
+        for dtype in DType::ALL {
+            let row_len = sliced::unit(dtype).0 as u64;
+            let [one, two, some] = [1, 2, 17]
+                .map(|tokens| Product { row_len: 3 * row_len, ..Product::of(dtype, 8, tokens) });
             products.extend([
                 Product { norm: true, ..one.with(Epilogue::SwiGlu, 8) },
                 two.with(Epilogue::Residual, 8),
@@ -86,7 +83,7 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
     const TOKENS: u64 = 9;
     const ROWS: u64 = 56;
     where_it_runs(|executor, caps| {
-        for dtype in types() {
+        for dtype in DType::ALL {
             let mut case = Case::new(caps, 7);
             let row_len = 512;
             let matrix = case.matrix(dtype, ROWS, row_len);

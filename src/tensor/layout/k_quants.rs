@@ -1,6 +1,8 @@
 //! K quants: superblocks of 256 whose groups have scales of their own.
 
-use super::planes::{UnitSink, UnitSource, f16, fifth_bits, le_u16, le_u32, nibbles, words_of};
+use super::planes::{
+    UnitSink, UnitSource, bit_pairs, codes_of, f16, le_u16, le_u32, nibbles, single_bits, words_of,
+};
 use crate::tensor::DType;
 use crate::tensor::quants::k::{Q2K, Q3K};
 
@@ -47,13 +49,13 @@ fn pack_k45(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
     sink.quad(0, head);
     let quants = &bytes[bytes.len() - 128..];
     for sub in 0..8 {
-        let of = |i: usize| quants[sub / 2 * 32 + i] >> (4 * (sub % 2)) & 15;
+        let codes = codes_of(&quants[sub / 2 * 32..]).map(|word| word >> (4 * (sub % 2)));
         let before = if dtype == DType::Q5_K { 2 + sub / 4 } else { 1 };
-        sink.quad(before + sub, nibbles(of));
+        sink.quad(before + sub, nibbles(codes));
     }
     if dtype == DType::Q5_K {
         let high: [u32; 8] =
-            std::array::from_fn(|sub| fifth_bits(|i| bytes[16 + i] >> sub & 1 == 1));
+            std::array::from_fn(|sub| single_bits(codes_of(&bytes[16..]), sub as u32));
         sink.quad(1, [high[0], high[1], high[2], high[3]]);
         sink.quad(6, [high[4], high[5], high[6], high[7]]);
     }
@@ -85,13 +87,10 @@ fn pack_q6_k(bytes: &[u8], sink: &mut UnitSink<'_>) {
     let mut pairs = [[0_u32; 2]; 8];
     for (sub, pair) in pairs.iter_mut().enumerate() {
         let (n, q) = (sub / 4, sub % 4);
-        let nibble = |l: usize| low[64 * n + 32 * (q % 2) + l] >> (4 * (q / 2)) & 15;
-        sink.quad(2 + sub + sub / 2, nibbles(nibble));
-        for l in 0..32 {
-            let bits = u32::from(high[32 * n + l] >> (2 * q) & 3);
-            // Byte word i = l / 4: the first four go to word 0, two bits of a byte each.
-            pair[l / 16] |= bits << (8 * (l % 4) + 2 * (l / 4 % 4));
-        }
+        let codes = codes_of(&low[64 * n + 32 * (q % 2)..]).map(|word| word >> (4 * (q / 2)));
+        sink.quad(2 + sub + sub / 2, nibbles(codes));
+        *pair = [0, 16]
+            .map(|half| bit_pairs(words_of(&high[32 * n + half..]).map(|word| word >> (2 * q))));
     }
     for quad in 0..4 {
         let (a, b) = (pairs[2 * quad], pairs[2 * quad + 1]);

@@ -1,26 +1,23 @@
 //! Blocks of 32 with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1.
 
-use super::planes::{UnitSink, UnitSource, f16, fifth_bits, le_u16, le_u32, nibbles, words_of};
+use super::planes::{
+    UnitSink, UnitSource, f16, fifth_bits, half_block_codes, le_u16, le_u32, nibbles, words_of,
+};
 use crate::tensor::DType;
 
 pub(super) fn pack(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
     match dtype {
         DType::Q4_1 => {
             sink.word(0, le_u32(bytes));
-            sink.quad(0, nibbles(|i| half_block_nibble(&bytes[4..], i)));
+            sink.quad(0, nibbles(half_block_codes(&bytes[4..])));
         }
         DType::Q5_1 => {
             sink.word(0, le_u32(bytes));
-            sink.word(1, fifth_bits(|i| le_u32(&bytes[4..]) >> i & 1 == 1));
-            sink.quad(0, nibbles(|i| half_block_nibble(&bytes[8..], i)));
+            sink.word(1, fifth_bits(le_u32(&bytes[4..])));
+            sink.quad(0, nibbles(half_block_codes(&bytes[8..])));
         }
         _ => pack_pair(dtype, bytes, sink),
     }
-}
-
-/// Nibble of weight i where a byte holds weights j (low) and j + 16 (high).
-fn half_block_nibble(bytes: &[u8], i: usize) -> u8 {
-    if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 }
 }
 
 /// Two blocks of 32 with one f16 scale each; a missing second block stays zero.
@@ -29,10 +26,10 @@ fn pack_pair(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
     for (sub, block) in bytes.chunks_exact(dtype.block_bytes()).enumerate() {
         scales |= le_u16(block) << (16 * sub);
         match dtype {
-            DType::Q4_0 => sink.quad(sub, nibbles(|i| half_block_nibble(&block[2..], i))),
+            DType::Q4_0 => sink.quad(sub, nibbles(half_block_codes(&block[2..]))),
             DType::Q5_0 => {
-                sink.word(1 + sub, fifth_bits(|i| le_u32(&block[2..]) >> i & 1 == 1));
-                sink.quad(sub, nibbles(|i| half_block_nibble(&block[6..], i)));
+                sink.word(1 + sub, fifth_bits(le_u32(&block[2..])));
+                sink.quad(sub, nibbles(half_block_codes(&block[6..])));
             }
             _ => {
                 // Signed bytes become unsigned ones with a zero point of 128.

@@ -24,24 +24,22 @@ impl UnitSink<'_> {
     /// Writes the low four bits of a unit's `codes`, a quad for every 32.
     pub(super) fn put_nibbles(&mut self, first_quad: usize, codes: &[u8]) {
         for (sub, codes) in codes.chunks_exact(32).enumerate() {
-            self.quad(first_quad + sub, nibbles(|i| codes[i] & 15));
+            self.quad(first_quad + sub, nibbles(codes_of(codes)));
         }
     }
 
     /// Writes the low two bits of a unit's `codes`, a quad for every 64.
     pub(super) fn put_pairs(&mut self, first_quad: usize, codes: &[u8]) {
         for (index, codes) in codes.chunks_exact(64).enumerate() {
-            self.quad(
-                first_quad + index,
-                std::array::from_fn(|word| bit_pairs(&codes[16 * word..])),
-            );
+            let pairs = |word: usize| bit_pairs(words_of(&codes[16 * word..]));
+            self.quad(first_quad + index, std::array::from_fn(pairs));
         }
     }
 
     /// Writes the third bits of a unit's `codes`, a quad for every 128.
     pub(super) fn put_third_bits(&mut self, first_quad: usize, codes: &[u8]) {
         for (index, codes) in codes.chunks_exact(128).enumerate() {
-            let bits = |word: usize| fifth_bits(|i| codes[32 * word + i] >> 2 & 1 == 1);
+            let bits = |word: usize| single_bits(codes_of(&codes[32 * word..]), 2);
             self.quad(first_quad + index, std::array::from_fn(bits));
         }
     }
@@ -92,11 +90,6 @@ impl UnitSource<'_> {
     }
 }
 
-/// Packs 16 codes of two bits: bits 2 s of byte c belong to weight 4 s + c.
-fn bit_pairs(codes: &[u8]) -> u32 {
-    (0..16).fold(0, |word, i| word | u32::from(codes[i] & 3) << (8 * (i % 4) + 2 * (i / 4)))
-}
-
 pub(super) fn le_u32(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
@@ -109,20 +102,38 @@ pub(super) fn words_of(bytes: &[u8]) -> [u32; 4] {
     std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
 }
 
-/// Packs 32 four-bit values, `nibble(i)` of weight i: word w holds weights 8 w ..; its even nibbles
-/// are the first four, its odd ones the last four.
-pub(super) fn nibbles(nibble: impl Fn(usize) -> u8) -> [u32; 4] {
-    std::array::from_fn(|w| {
-        (0..4).fold(0, |word, i| {
-            let pair = u32::from(nibble(8 * w + i)) | u32::from(nibble(8 * w + 4 + i)) << 4;
-            word | pair << (8 * i)
-        })
-    })
+/// Codes of 32 weights, a byte each, four to a word.
+pub(super) type Codes = [u32; 8];
+
+pub(super) fn codes_of(bytes: &[u8]) -> Codes {
+    std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
 }
 
-/// Packs the fifth bits of 32 weights: bit i of byte c belongs to weight 4 i + c.
-pub(super) fn fifth_bits(bit: impl Fn(usize) -> bool) -> u32 {
-    (0..32).fold(0, |word, w| word | u32::from(bit(w)) << (8 * (w % 4) + w / 4))
+/// Four-bit codes where a byte holds those of weights j (low) and j + 16 (high).
+pub(super) fn half_block_codes(bytes: &[u8]) -> Codes {
+    std::array::from_fn(|i| le_u32(&bytes[4 * (i % 4)..]) >> (4 * (i / 4)) & 0x0f0f_0f0f)
+}
+
+/// Packs the low four bits of codes: word w holds weights 8 w ..; its even nibbles are the first
+/// four, its odd ones the last four.
+pub(super) fn nibbles(codes: Codes) -> [u32; 4] {
+    std::array::from_fn(|w| codes[2 * w] & 0x0f0f_0f0f | (codes[2 * w + 1] & 0x0f0f_0f0f) << 4)
+}
+
+/// Packs the low two bits of 16 codes: bits 2 s of byte c belong to weight 4 s + c.
+pub(super) fn bit_pairs(codes: [u32; 4]) -> u32 {
+    (0..4).fold(0, |word, s| word | (codes[s] & 0x0303_0303) << (2 * s))
+}
+
+/// Packs bit `number` of codes: bit i of byte c belongs to weight 4 i + c.
+pub(super) fn single_bits(codes: Codes, number: u32) -> u32 {
+    (0..8).fold(0, |word, i| word | (codes[i] >> number & 0x0101_0101) << i)
+}
+
+/// The same, of a word whose bits are the weights' in their order.
+pub(super) fn fifth_bits(bits: u32) -> u32 {
+    let spread = |i: usize| (bits >> (4 * i) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101;
+    (0..8).fold(0, |word, i| word | spread(i) << i)
 }
 
 pub(super) fn f16(bits: u32) -> f32 {

@@ -7,7 +7,7 @@
 //! - IQ3: signed values in their order, four bits: -62 and 62, and the multiples of 8 plus 4
 //!   between (IQ3_XXS); the odd numbers from -15 to 15 (IQ3_S).
 
-use super::planes::{UnitSink, UnitSource, f16, fifth_bits, le_u16, nibbles};
+use super::planes::{UnitSink, UnitSource, codes_of, f16, le_u16, nibbles, single_bits};
 use crate::tensor::DType;
 use crate::tensor::quants::{four_bit, half_block_nibbles, iq, ternary};
 
@@ -42,13 +42,13 @@ fn pack_pair(dtype: DType, bytes: &[u8], sink: &mut UnitSink<'_>) {
         if dtype == DType::IQ4_NL {
             let codes = half_block_nibbles(&block[2..]);
             scales |= le_u16(block) << (16 * sub);
-            sink.quad(sub, nibbles(|i| codes[i]));
+            sink.quad(sub, nibbles(codes_of(&codes)));
         } else {
             let codes = half_block_nibbles(&block[1..])
                 .map(|q| (four_bit::MXFP4[usize::from(q)] + 12) as u8);
             scales |= u32::from(block[0]) << (16 * sub);
-            sink.word(1 + sub, fifth_bits(|i| codes[i] >> 4 == 1));
-            sink.quad(sub, nibbles(|i| codes[i] & 15));
+            sink.word(1 + sub, single_bits(codes_of(&codes), 4));
+            sink.quad(sub, nibbles(codes_of(&codes)));
         }
     }
     sink.word(0, scales);
