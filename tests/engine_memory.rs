@@ -1,5 +1,5 @@
-//! The device's memory budget changes while the engine runs: the pool follows, and nothing that was
-//! streamed is lost.
+//! The device's memory is wanted elsewhere: its budget changes while the engine runs, or the machine
+//! sleeps. The engine gives way, and nothing that was streamed is lost.
 #![allow(clippy::unwrap_used)]
 
 #[path = "engine_support/mod.rs"]
@@ -166,5 +166,38 @@ fn a_model_that_finds_no_room_again_stays_off_and_says_so() {
     let status = engine.status();
     assert!(!status.loaded || status.kv_tokens_max < 160, "{status:?}");
     assert_eq!(status.recoveries, 0);
+    engine.stop();
+}
+
+#[test]
+fn a_sleep_frees_the_device_and_requests_go_on_where_they_were() {
+    let plan = Plan::default();
+    let engine = start(&plan);
+    let (long, short) = (request(None, &prompt(1, 20), 60), request(None, &prompt(2, 30), 3));
+    let alone = [engine.run(long.clone()), engine.run(short.clone())];
+    let notes = engine.session();
+    let before = engine.run(request(notes, &prompt(3, 40), 1));
+    let mut running = engine.generate(long);
+    running.blocking_recv().unwrap();
+
+    engine.sleep();
+    let asleep = engine.status();
+    assert_eq!((asleep.loaded, asleep.device_bytes, asleep.kv_tokens_used), (false, 0, 0));
+    assert_eq!((asleep.running, asleep.queued), (0, 1));
+    assert_eq!(engine.info(notes).place, CachePlace::Host);
+    let mut postponed = engine.generate(short);
+    engine.sleep(); // once more changes nothing
+    assert_eq!((engine.status().loaded, plan.opened()), (false, 1));
+    assert!(postponed.try_recv().is_err(), "nothing runs");
+
+    engine.handle.commands.blocking_send(EngineCommand::Wake).unwrap();
+    let results = [finish(running), finish(postponed)];
+    for (result, alone) in results.iter().zip(&alone) {
+        assert_eq!((&result.tokens, result.finish_reason), (&alone.tokens, FinishReason::Length));
+        assert_eq!(result.timings.computed_tokens, alone.timings.computed_tokens, "none twice");
+    }
+    let again = engine.run(request(notes, &prompt(3, 40), 1));
+    assert_eq!((again.tokens, again.cached_tokens), (before.tokens, 39));
+    assert_eq!((engine.status().recoveries, plan.opened()), (0, 2));
     engine.stop();
 }

@@ -214,6 +214,7 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let models = Models::new(default.spec, engine.clone(), library, loaded_max);
     let pinned = models.clone();
     tokio::spawn(async move { pinned.load_pinned().await });
+    tokio::spawn(server::follow_sleep(None, models.clone(), stop.clone()));
     let end = server::serve(socket, models.clone(), serving, stop).await;
     models.shut_down().await;
     drop(models);

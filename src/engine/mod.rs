@@ -22,6 +22,7 @@ mod room;
 mod runner;
 mod saving;
 mod sessions;
+mod sleep;
 mod steps;
 mod types;
 mod worker;
@@ -115,6 +116,13 @@ pub enum EngineCommand {
         /// Answer.
         reply: oneshot::Sender<Result<(), LoadFailure>>,
     },
+    /// The machine is about to sleep: frees the device. Requests rest until [`Self::Wake`].
+    Sleep {
+        /// Answer: the device is free.
+        reply: oneshot::Sender<()>,
+    },
+    /// The machine is awake: the model comes back, and what rested goes on.
+    Wake,
     /// Reports the state.
     Status {
         /// Answer.

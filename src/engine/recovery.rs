@@ -116,16 +116,21 @@ impl Worker {
         self.runner.can_reopen() && self.losses.may_rebuild_for_logits(Instant::now())
     }
 
+    /// Puts requests that run back to those that wait, and before them: they are admitted again in
+    /// their order.
+    pub(super) fn all_wait(&mut self) {
+        while let Some(generation) = self.running.pop() {
+            self.waiting.push_front(generation);
+        }
+    }
+
     fn rebuild(&mut self) -> Result<(), OpenError> {
         let started = Instant::now();
         // The pages went with the device: what they held is computed again when it is needed.
         for id in self.sessions.ids() {
             self.sessions.get_mut(id).lease = None;
         }
-        // They are admitted again, in their order, before those that wait already.
-        while let Some(generation) = self.running.pop() {
-            self.waiting.push_front(generation);
-        }
+        self.all_wait();
         let heartbeat = self.heartbeat.clone();
         self.runner.put_on(self.budget.reserve(), &mut |_, _| heartbeat.beat())?;
         self.totals.recoveries += 1;

@@ -25,6 +25,13 @@ impl Worker {
         if !self.can_unload() {
             return Ok(());
         }
+        self.free_device()?;
+        tracing::info!(model = self.info.name, "the model has left the device");
+        Ok(())
+    }
+
+    /// Moves caches and model out of the device's memory.
+    pub(super) fn free_device(&mut self) -> Result<(), DeviceError> {
         for id in self.sessions.by_last_use().into_iter().rev() {
             self.park(id)?;
         }
@@ -34,7 +41,6 @@ impl Worker {
         self.totals.kv_tokens_used = 0;
         self.totals.kv_pages = KvPages::default();
         self.runner.take_off();
-        tracing::info!(model = self.info.name, "the model has left the device");
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use super::receive::{Received, receive};
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
 use super::saving::Files;
+use super::sleep::Asleep;
 use super::steps::Slices;
 use super::types::{
     AdmitError, EngineEvent, EngineStatus, FinishReason, GenerateRequest, ModelInfo,
@@ -63,6 +64,8 @@ pub(super) struct Worker {
     started: Instant,
     pub(super) heartbeat: Heartbeat,
     idle_unload: Option<Duration>,
+    /// Where the machine is about to sleep, or does.
+    pub(super) asleep: Option<Asleep>,
     /// When a request last waited or ran.
     pub(super) last_busy: Instant,
     pub(super) totals: EngineStatus,
@@ -103,6 +106,7 @@ impl Worker {
             started: Instant::now(),
             heartbeat,
             idle_unload: options.idle_unload,
+            asleep: None,
             last_busy: Instant::now(),
             totals: EngineStatus::default(),
         }
@@ -128,7 +132,7 @@ impl Worker {
     fn serve_all(&mut self, commands: &mut Receiver<EngineCommand>) -> Result<(), EngineFailure> {
         let mut served = 0;
         loop {
-            let command = if self.is_idle() {
+            let command = if self.asleep.is_some() || self.is_idle() {
                 self.rest(commands)?.ok_or(TryRecvError::Disconnected)
             } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
@@ -196,8 +200,9 @@ impl Worker {
         kv.clean(executor)
     }
 
-    fn serve(&mut self, command: EngineCommand) -> Result<(), DeviceError> {
+    pub(super) fn serve(&mut self, command: EngineCommand) -> Result<(), DeviceError> {
         self.heartbeat.beat();
+        let Some(command) = self.postpone(command) else { return Ok(()) };
         // A reply whose caller has gone away is dropped.
         match command {
             EngineCommand::CreateSession { owner, options, reply } => {
@@ -229,6 +234,12 @@ impl Worker {
             EngineCommand::Load { reply } => {
                 let _ = reply.send(self.load());
             }
+            EngineCommand::Sleep { reply } => {
+                let done = self.fall_asleep();
+                let _ = reply.send(());
+                return done;
+            }
+            EngineCommand::Wake => return self.wake_up(),
             EngineCommand::Status { reply } => {
                 let _ = reply.send(self.status());
             }

@@ -1,10 +1,13 @@
 //! Who may connect: users and groups of the configuration, against what the kernel says of a peer.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use thiserror::Error;
 
+use super::peer_groups::peer_groups;
 use crate::config::{Config, Who};
 use crate::engine::{Quota, Quotas};
 
@@ -15,6 +18,32 @@ pub struct AccessError {
     key: &'static str,
     kind: &'static str,
     name: String,
+}
+
+/// Who is at the other end of a connection, by the kernel's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// User.
+    pub uid: u32,
+    /// Group that its process runs under.
+    pub gid: u32,
+    /// Its other groups; `None` where the kernel does not say.
+    pub groups: Option<Vec<u32>>,
+}
+
+impl Peer {
+    /// The peer of a connected Unix socket, as it was when it connected.
+    ///
+    /// # Errors
+    /// If the kernel does not name its user.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
+        Ok(Self {
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+            groups: peer_groups(socket),
+        })
+    }
 }
 
 /// Users and groups that may connect; everybody where both are empty.
@@ -38,20 +67,25 @@ impl Access {
         })
     }
 
-    /// Whether a peer may connect. Root may, and the daemon's own user. A user's groups are those
-    /// of the system's user database, and the one that the kernel names for the peer.
+    /// Whether a peer may connect. Root may, and the daemon's own user. A peer's groups are those
+    /// that its process has; where the kernel does not tell them, those that the system's user
+    /// database has of the user.
     #[must_use]
-    pub fn allows(&self, peer_uid: u32, peer_gid: u32) -> bool {
+    pub fn allows(&self, peer: &Peer) -> bool {
         let own = rustix::process::geteuid().as_raw();
         let open = self.users.is_empty() && self.groups.is_empty();
-        if open || peer_uid == 0 || peer_uid == own || self.users.contains(&peer_uid) {
+        if open || peer.uid == 0 || peer.uid == own || self.users.contains(&peer.uid) {
             return true;
         }
         if self.groups.is_empty() {
             return false;
         }
-        self.groups.contains(&peer_gid)
-            || groups_of(peer_uid).iter().any(|group| self.groups.contains(group))
+        let listed = |group: &u32| self.groups.contains(group);
+        listed(&peer.gid)
+            || match &peer.groups {
+                Some(groups) => groups.iter().any(listed),
+                None => groups_of(peer.uid).iter().any(listed),
+            }
     }
 }
 
@@ -125,11 +159,17 @@ mod tests {
             ..Config::default()
         };
         let access = Access::resolve(&config).expect("every system has them");
-        assert!(access.allows(1, 999_999) && access.allows(4242, 999_999));
-        assert!(access.allows(0, 999_999), "root");
-        assert!(access.allows(54_321, 0), "by the group that the kernel names");
-        assert!(!access.allows(54_321, 999_999));
-        assert!(Access::default().allows(54_321, 999_999), "no list lets everybody in");
+        let may = |uid, gid, groups: &[u32]| {
+            access.allows(&Peer { uid, gid, groups: Some(groups.to_vec()) })
+        };
+        assert!(may(1, 999_999, &[]) && may(4242, 999_999, &[]));
+        assert!(may(0, 999_999, &[]), "root");
+        assert!(may(54_321, 0, &[]), "by the group of its process");
+        assert!(may(54_321, 999_999, &[7, 0]), "by another of its groups");
+        assert!(!may(54_321, 999_999, &[7]));
+        let unknown = Peer { uid: 54_321, gid: 999_999, groups: None };
+        assert!(!access.allows(&unknown), "the user database knows nothing of it");
+        assert!(Access::default().allows(&unknown), "no list lets everybody in");
         config.allow_users.push(Who::Name("nobody-of-this-name".into()));
         let error = Access::resolve(&config).expect_err("unknown").to_string();
         assert_eq!(error, "allow_users: the system knows no user \"nobody-of-this-name\"");

@@ -16,9 +16,11 @@ mod methods;
 mod metrics;
 mod models;
 mod outgoing;
+mod peer_groups;
 mod sessions;
 mod shift;
 mod signals;
+mod sleep;
 mod socket;
 mod text;
 mod watchdog;
@@ -40,9 +42,10 @@ use crate::config::Config;
 use crate::engine::{EngineHandle, Owner};
 use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
 
-pub use access::{Access, AccessError, quotas};
+pub use access::{Access, AccessError, Peer, quotas};
 pub use models::{Library, ModelSpec, Models};
 pub use signals::stop_on_signals;
+pub use sleep::follow_sleep;
 pub use socket::{BoundSocket, SocketError};
 pub use watchdog::{Notice, watch};
 
@@ -139,11 +142,16 @@ impl Server {
     }
 
     /// Serves a connection whose peer the kernel named, if the configuration lets it in.
-    pub fn serve_peer(&self, stream: UnixStream, owner: Owner, gid: u32) {
-        if self.shared.options.access.allows(owner.uid, gid) {
+    pub fn serve_peer(&self, stream: UnixStream, peer: &Peer) {
+        let owner = Owner { uid: peer.uid };
+        if self.shared.options.access.allows(peer) {
             return self.serve_stream(stream, owner);
         }
-        warn!(uid = owner.uid, gid, "connection refused: not in allow_users or allow_groups");
+        warn!(
+            uid = peer.uid,
+            gid = peer.gid,
+            "connection refused: not in allow_users or allow_groups"
+        );
         let message = "the configuration of this daemon does not let you in (allow_users, \
                        allow_groups)";
         refuse(&stream, ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
@@ -219,7 +227,7 @@ pub async fn serve(
 async fn accept_all(socket: &BoundSocket, server: &Server) {
     loop {
         match accept(socket).await {
-            Ok((stream, owner, gid)) => server.serve_peer(stream, owner, gid),
+            Ok((stream, peer)) => server.serve_peer(stream, &peer),
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_RETRY).await;
@@ -228,12 +236,12 @@ async fn accept_all(socket: &BoundSocket, server: &Server) {
     }
 }
 
-async fn accept(socket: &BoundSocket) -> io::Result<(UnixStream, Owner, u32)> {
+async fn accept(socket: &BoundSocket) -> io::Result<(UnixStream, Peer)> {
     let stream = socket.listener().accept().await?;
     // Registered anew with tokio, whose own type tells when the peer has hung up.
     let stream = std::os::unix::net::UnixStream::from(std::os::fd::OwnedFd::try_from(stream)?);
     stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream)?;
-    let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
-    Ok((stream, Owner { uid: peer.uid.as_raw() }, peer.gid.as_raw()))
+    let peer = Peer::of(stream.as_fd())?;
+    Ok((stream, peer))
 }

@@ -190,6 +190,11 @@ impl Models {
         }
     }
 
+    /// Keeps all models from being put on a device and taken off, as long as the guard lives.
+    pub(super) async fn stay(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.changing.lock().await
+    }
+
     /// All models that have an engine, the default first: those that may have sessions.
     pub(super) fn known(&self) -> Vec<InUse> {
         let mut known: Vec<InUse> = self.slots().values().map(Slot::in_use).collect();

@@ -62,6 +62,11 @@ impl Engine {
         Self { handle, thread }
     }
 
+    /// Has the engine free its device, as for the machine's sleep.
+    pub fn sleep(&self) {
+        self.ask(|reply| EngineCommand::Sleep { reply });
+    }
+
     /// Whether the model is off the device now.
     pub fn unload(&self) -> bool {
         self.ask(|reply| EngineCommand::Unload { reply })
@@ -77,7 +82,7 @@ impl Engine {
         self.thread.join().expect("no panic").expect("no failure");
     }
 
-    fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> T {
+    pub fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> T {
         let (reply, answer) = oneshot::channel();
         self.handle.commands.blocking_send(command(reply)).expect("the engine lives");
         answer.blocking_recv().expect("an answer")

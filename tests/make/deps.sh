@@ -72,6 +72,7 @@ look_for_test() {
     vulkan_manifest explicit_layer.d '*alidation*.json' ||
         need vulkan-validationlayers "the Vulkan validation layer"
     have systemd-socket-activate || need systemd "systemd's tools, which start hobd as it does"
+    have dbus-daemon || need dbus-daemon "a message bus, on which a test plays logind"
     [[ -r /usr/share/keyrings/debian-archive-keyring.gpg ]] || ! have apt-get ||
         need debian-archive-keyring "keys of the archive that the test drivers come from"
 }

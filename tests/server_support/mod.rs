@@ -135,7 +135,8 @@ impl Script {
                 EngineCommand::OnSession { owner, session, action, reply } => {
                     let _ = reply.send(self.act(owner, session, action));
                 }
-                EngineCommand::Tick => {}
+                EngineCommand::Sleep { reply } => drop(reply.send(())),
+                EngineCommand::Wake | EngineCommand::Tick => {}
                 EngineCommand::Unload { reply } => {
                     self.on_device.store(false, Ordering::Release);
                     let _ = reply.send(true);
