@@ -73,8 +73,8 @@ layout(std430, binding = 0) readonly buffer Tiles { Tile tiles[]; };
 #define tile_at(i) tiles[i]
 #endif
 
-// What a lane knows of its place, computed once. Where `lane` is its number in the subgroup, compilers
-// of drivers know its bits, and make one load of eight words that they choose among.
+// What a lane knows of its place, computed once. Where `lane` is its number in the subgroup, the
+// driver's compiler knows its bits, and makes one load of eight words that they choose among.
 struct Slice {
     uint lane;
     bool odd;         // bits 0, 1 and 2 of the lane's number
