@@ -7,13 +7,11 @@ use hob::tensor::{DType, sliced};
 use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
 use super::{Case, Kind, on_both_variants};
 
-/// Runs `body` where the kernel can run: in lanes of eight, with addresses of buffers. Whether its
-/// loads are fast there is another matter.
+/// Runs `body` on devices that have their weights sliced: no other ever runs the kernel.
 fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     on_both_variants(|executor, caps| {
-        let caps = Capabilities { uniform_loads: true, ..caps.clone() };
         if caps.slices_weights() {
-            body(executor, &caps);
+            body(executor, caps);
         } else {
             println!("this variant of the device slices no weights");
         }

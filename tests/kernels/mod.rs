@@ -39,7 +39,7 @@ const GARBAGE: u8 = 0xff;
 const GUARD_BYTES: usize = 256;
 
 /// How long one case may take; drivers compile within it only on their first submission.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What the values of an output are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
