@@ -22,7 +22,7 @@ const MODEL: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
 const BACKGROUND_TOKENS: usize = 8000;
 const PROMPT_TOKENS: usize = 32;
-const ALONE: u64 = 60;
+const ALONE: u64 = 20;
 
 /// Between two requests: somebody reads and types.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -39,16 +39,15 @@ fn main() {
     let (engine, thread) = engine::start(opened, &options).unwrap();
 
     wait(&engine, 0); // what the driver compiles is compiled now
-    let alone: Vec<Duration> = (1..=ALONE).map(|seed| wait(&engine, seed)).collect();
+    println!("first token of an interactive prompt of {PROMPT_TOKENS} tokens, in ms");
+    println!("                         requests      p50      p99      max");
+    report("alone", (1..=ALONE).map(|seed| wait(&engine, seed)).collect());
     let mut long = ask(&engine, prompt(background, ALONE + 1), Priority::Background);
     let (started, mut beside) = (Instant::now(), Vec::new());
     while matches!(long.try_recv(), Err(TryRecvError::Empty)) {
         beside.push(wait(&engine, ALONE + 2 + beside.len() as u64));
     }
     let seconds = started.elapsed().as_secs_f64();
-    println!("first token of an interactive prompt of {PROMPT_TOKENS} tokens, in ms");
-    println!("                         requests      p50      p99      max");
-    report("alone", alone);
     report(&format!("beside {background} tokens"), beside);
     println!("the long prompt took {seconds:.0} s");
     engine.commands.blocking_send(EngineCommand::Shutdown).unwrap();
