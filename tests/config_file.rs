@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hob::config::{Config, ConfigError, KvDtype, ModelTable, Places, load, parse};
+use hob::config::{Config, ConfigError, KvDtype, ModelTable, Places, Sampling, load, parse};
 
 const FILE: &str = "/etc/hob/hobd.toml";
 
@@ -55,6 +55,11 @@ fn wrong_values_name_key_wanted_and_found() {
         ("context_tokens = 1.5", "context_tokens: wanted an integer from 0"),
         ("model = \"a\"\nmodel = \"b\"", "hobd.toml:2: not TOML: duplicate key"),
         ("socket = ", "hobd.toml:1: not TOML"),
+        (
+            "sampling = { top_p = 1.5 }",
+            "hobd.toml:1: sampling: wanted a table of temperature (0 to",
+        ),
+        ("sampling = { temp = 1 }", "hobd.toml:1: sampling: wanted a table of temperature (0 to"),
     ] {
         let message = refuse(text);
         assert!(message.contains(expected), "{text:?}: {message}");
@@ -128,7 +133,8 @@ fn missing_model_says_how_to_name_one() {
 fn tables_of_models_are_read_and_checked() {
     let path = Path::new("hobd.toml");
     let text = "sessions_max = 2\n[[model]]\nname = \"a\"\naliases = [\"x\"]\npinned = true\n\
-                [[model]]\nname = \"b\"\npath = \"b.gguf\"\nkv_dtype = \"f16\"\nkv_tokens = 64\n";
+                [[model]]\nname = \"b\"\npath = \"b.gguf\"\nkv_dtype = \"f16\"\nkv_tokens = 64\n\
+                sampling = { temperature = 1 }\n";
     let models = parse(text, path).expect("valid").models;
     assert_eq!(models.len(), 2);
     let a = ModelTable {
@@ -142,6 +148,7 @@ fn tables_of_models_are_read_and_checked() {
         path: "b.gguf".into(),
         kv_dtype: Some(KvDtype::F16),
         kv_tokens: Some(64),
+        sampling: Sampling { temperature: Some(1.0), ..Sampling::default() },
         ..ModelTable::default()
     };
     assert_eq!(models, [a, b]);

@@ -214,7 +214,8 @@ fn write_folder(folder: &Path, file: &GgufFile, architecture: &str, parts: usize
     );
     write_json(
         folder.join("generation_config.json"),
-        &json!({"eos_token_id": [2, 3], "do_sample": true, "temperature": 0.5, "top_k": 7}),
+        &json!({"eos_token_id": [2, 3], "do_sample": true, "temperature": 0.5, "top_k": 7,
+                "min_p": 0.125, "repetition_penalty": 1.25}),
     );
 }
 
@@ -325,7 +326,9 @@ fn what_the_folder_says_of_the_end_and_of_sampling_is_there() {
     write_folder(folder.path(), &file, "llama", 1);
     let opened = hf::open(folder.path(), None).expect("a folder");
     let keys = opened.metadata();
-    assert_eq!(keys.f32("general.sampling.temp").expect("a number"), 0.5);
+    for (key, value) in [("temp", 0.5), ("min_p", 0.125), ("penalty_repeat", 1.25)] {
+        assert_eq!(keys.f32(&format!("general.sampling.{key}")).expect("a number"), value);
+    }
     assert_eq!(keys.u32("general.sampling.top_k").expect("a number"), 7);
     assert_eq!(keys.str("tokenizer.chat_template").expect("a template"), "{{ bos_token }}x");
     let tokenizer = Tokenizer::new(VocabSource::from_metadata(keys).expect("a vocabulary"));

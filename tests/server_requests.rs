@@ -117,6 +117,12 @@ async fn parameters_reach_the_engine_and_results_come_back() {
     assert_eq!((request.logprobs, request.prompt_logprobs), (Some(2), Some(0)));
     assert_eq!(result["text"], "aa");
     assert_eq!(result["finish_reason"], "length");
+    // What is left out is as the model has it.
+    let facts = client.call("initialize", json!({})).await["result"]["model"].take();
+    client.call("generate", json!({"tokens": [7], "top_k": 1, "max_tokens": 1})).await;
+    let sampling = bench.arrived().await.sampling;
+    assert_eq!((sampling.top_k, sampling.min_p, sampling.temperature), (1, 0.25, 0.8));
+    assert_eq!(facts["sampling"]["min_p"], 0.25);
     let usage = json!({"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 2});
     assert_eq!(result["usage"], usage);
     let entry = json!({"id": 100, "logprob": -0.5, "top": [[100, -0.5], [101, -1.5]]});

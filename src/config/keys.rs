@@ -1,6 +1,7 @@
 //! What each key of the configuration may be.
 
 use super::Config;
+use super::sampling::SAMPLING_WANTED;
 
 /// A key, what its value should be, and whether a value of the right type is in range.
 pub(super) struct Key {
@@ -27,6 +28,7 @@ pub(super) const KEYS: &[Key] = &[
     any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
     any("chat_template", "a name or a path in quotes"),
     any("tokenizer_fallback", "true or false"),
+    any("sampling", SAMPLING_WANTED),
     Key {
         name: "models_loaded_max",
         wanted: "an integer from 1 to 64",

@@ -10,6 +10,7 @@ mod load;
 mod models;
 mod paths;
 mod reserve;
+mod sampling;
 
 pub use error::ConfigError;
 pub use flags::Flags;
@@ -17,6 +18,7 @@ pub use load::{load, parse};
 pub use models::ModelTable;
 pub use paths::Places;
 pub use reserve::MemoryReserve;
+pub use sampling::Sampling;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -172,7 +174,7 @@ pub struct UserLimits {
 /// Every setting of the daemon.
 ///
 /// Empty strings and zeros that mean "choose for me" are said so on the field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Path of the Unix socket; empty: [`Places::socket`].
@@ -186,6 +188,8 @@ pub struct Config {
     pub chat_template: String,
     /// Whether a pre-tokenizer that is not known is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// How tokens are chosen where a request does not say, in place of what the model's file says.
+    pub sampling: Sampling,
     /// The `[[model]]` tables, which a file may have instead of `model`.
     #[serde(skip)]
     pub models: Vec<ModelTable>,
@@ -266,6 +270,7 @@ impl Default for Config {
             quantize: Quantize::None,
             chat_template: String::new(),
             tokenizer_fallback: false,
+            sampling: Sampling::default(),
             models: Vec::new(),
             models_loaded_max: 3,
             device: String::new(),

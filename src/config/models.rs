@@ -8,13 +8,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::load::{File, describe, nearest};
-use super::{ConfigError, KvDtype};
+use super::sampling::SAMPLING_WANTED;
+use super::{ConfigError, KvDtype, Sampling};
 
 /// Most tables.
 const MODELS_MAX: usize = 256;
 
 /// One `[[model]]` table.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelTable {
     /// What it is called.
@@ -31,12 +32,14 @@ pub struct ModelTable {
     pub kv_tokens: Option<u32>,
     /// As the setting of all.
     pub kv_dtype: Option<KvDtype>,
+    /// What it says goes before the setting of all.
+    pub sampling: Sampling,
 }
 
 /// A key of a table: its name, that in messages, what its value should be, and its range.
 type Key = (&'static str, &'static str, &'static str, fn(&ModelTable) -> bool);
 
-const KEYS: [Key; 7] = [
+const KEYS: [Key; 8] = [
     ("name", "model.name", "a text without spaces, in quotes", |table| is_name(&table.name)),
     ("path", "model.path", "a name or a path in quotes", |_| true),
     ("aliases", "model.aliases", "an array of texts without spaces, in quotes", |table| {
@@ -49,7 +52,8 @@ const KEYS: [Key; 7] = [
     ("kv_tokens", "model.kv_tokens", "an integer from 0 to 16777216", |table| {
         table.kv_tokens.is_none_or(|tokens| tokens <= 1 << 24)
     }),
-    ("kv_dtype", "model.kv_dtype", "\"auto\", \"f32\" or \"f16\"", |_| true),
+    ("kv_dtype", "model.kv_dtype", "\"auto\", \"f32\", \"f16\" or \"q8_0\"", |_| true),
+    ("sampling", "model.sampling", SAMPLING_WANTED, |_| true),
 ];
 
 fn is_name(text: &str) -> bool {

@@ -20,6 +20,7 @@ mod request;
 mod residence;
 mod room;
 mod runner;
+mod sampling;
 mod saving;
 mod sessions;
 mod sleep;

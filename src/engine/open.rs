@@ -17,10 +17,11 @@ use super::fingerprint;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::quota::Quotas;
 use super::runner::Runner;
+use super::sampling;
 use super::saving::StateOptions;
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate, named_template};
-use crate::config::{KvDtype, MemoryReserve};
+use crate::config::{KvDtype, MemoryReserve, Sampling};
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
@@ -70,6 +71,8 @@ pub struct EngineOptions {
     pub chat_template: String,
     /// Whether an unknown pre-tokenizer is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// How tokens are chosen where a request does not say, in place of what the file says.
+    pub sampling: Sampling,
     /// Numbers of sessions: engines of one daemon count on together.
     pub session_numbers: Arc<AtomicU64>,
     /// How long to wait where a lost device does not open again: a driver that is just being reset
@@ -100,6 +103,7 @@ impl Default for EngineOptions {
             quantize: None,
             chat_template: String::new(),
             tokenizer_fallback: false,
+            sampling: Sampling::default(),
             session_numbers: Arc::default(),
             reopen_pause: Duration::from_secs(1),
             inter_token: Duration::from_millis(100),
@@ -225,6 +229,7 @@ fn load(
     let file = hf::open_model(path, options.quantize)?;
     let hyper = read_hyper_params(&file)?;
     let (tokenizer, chat) = open_text(&file, options)?;
+    let sampling = sampling::defaults(file.metadata(), options.sampling)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
     let caps = executor.capabilities().clone();
     refuse_partial_blocks(&file, &hyper, kv_format(options.kv_dtype, &caps))?;
@@ -246,7 +251,12 @@ fn load(
     let runner = source.load(executor, open, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
     source.file.metadata_mut().drop_tokenizer_arrays();
-    let info = Arc::new(model_info(&source.file, runner.model(), &config, chat.is_some())?);
+    let info = ModelInfo {
+        has_chat_template: chat.is_some(),
+        sampling,
+        ..model_info(&source.file, runner.model(), &config)?
+    };
+    let info = Arc::new(info);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
     let made_by = fingerprint::of(path, &source.kv).unwrap_or_else(|error| {
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
@@ -381,12 +391,7 @@ fn tell_of_context(wanted: usize, trained: usize, context_tokens: usize) {
     }
 }
 
-fn model_info(
-    file: &GgufFile,
-    model: &Model,
-    config: &KvConfig,
-    has_chat_template: bool,
-) -> Result<ModelInfo, GgufError> {
+fn model_info(file: &GgufFile, model: &Model, config: &KvConfig) -> Result<ModelInfo, GgufError> {
     let stem = || file.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = file.metadata().opt_str("general.name")?.map_or_else(stem, str::to_owned);
     let mut by_type: Vec<(&str, u64)> = Vec::new();
@@ -407,8 +412,8 @@ fn model_info(
         context_tokens_trained: model.hyper().context_trained,
         context_tokens: config.context_tokens as u32,
         vocab_size: model.vocab() as u32,
-        has_chat_template,
         generates: !model.hyper().encoder,
         embedding_length: model.hyper().embedding as u32,
+        ..ModelInfo::default()
     })
 }

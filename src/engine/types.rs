@@ -403,7 +403,7 @@ pub struct EngineStatus {
 }
 
 /// Facts about the loaded model, for `initialize` and `status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelInfo {
     /// `general.name`, or the file's stem.
     pub name: String,
@@ -427,4 +427,6 @@ pub struct ModelInfo {
     pub generates: bool,
     /// Values of an embedding.
     pub embedding_length: u32,
+    /// How tokens are chosen where a request does not say.
+    pub sampling: SamplingParams,
 }

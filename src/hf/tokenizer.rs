@@ -349,8 +349,12 @@ fn generation(folder: &Path, vocab: &Vocab, keys: &mut Keys) -> Result<(), HfErr
     if !ids.is_empty() {
         keys.add("tokenizer.ggml.eos_token_ids", Value::Array(Array::U32(ids)));
     }
+    if let Some(value) = object.opt_f32("repetition_penalty")? {
+        keys.add("general.sampling.penalty_repeat", value);
+    }
+    // Without sampling the rest means nothing.
     if object.opt_bool("do_sample")? == Some(true) {
-        for (key, from) in [("temp", "temperature"), ("top_p", "top_p")] {
+        for (key, from) in [("temp", "temperature"), ("top_p", "top_p"), ("min_p", "min_p")] {
             if let Some(value) = object.opt_f32(from)? {
                 keys.add(&format!("general.sampling.{key}"), value);
             }

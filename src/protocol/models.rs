@@ -39,7 +39,7 @@ pub enum ModelState {
 }
 
 /// One model of `model.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelEntry {
     /// Its name.
     pub name: String,
@@ -60,7 +60,7 @@ pub struct ModelEntry {
 }
 
 /// Result of `model.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelListResult {
     /// All models, the default first.
     pub models: Vec<ModelEntry>,
@@ -69,7 +69,7 @@ pub struct ModelListResult {
 }
 
 /// Result of `model.load`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelLoadResult {
     /// Its name.
     pub name: String,

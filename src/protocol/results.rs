@@ -7,7 +7,7 @@ use crate::engine;
 use super::message::RequestId;
 
 /// Result of `initialize`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InitializeResult {
     /// Who answers.
     pub server: ServerInfo,
@@ -31,7 +31,7 @@ pub struct ServerInfo {
 }
 
 /// Facts about the loaded model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelFacts {
     /// Name.
     pub name: String,
@@ -57,6 +57,32 @@ pub struct ModelFacts {
     /// Values of an embedding.
     #[serde(default)]
     pub embedding_length: u32,
+    /// How tokens are chosen where a request does not say.
+    #[serde(default)]
+    pub sampling: SamplingDefaults,
+}
+
+/// How tokens of a model are chosen where a request does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplingDefaults {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// The k most likely are kept; 0: all.
+    pub top_k: u32,
+    /// The smallest set is kept whose probability reaches this; 1: all.
+    pub top_p: f32,
+    /// Tokens less likely than this share of the best are dropped; 0: none.
+    pub min_p: f32,
+    /// Above 1, tokens seen lately are less likely; 1 is off.
+    pub repeat_penalty: f32,
+}
+
+impl From<&engine::SamplingParams> for SamplingDefaults {
+    fn from(params: &engine::SamplingParams) -> Self {
+        let engine::SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } =
+            *params;
+        Self { temperature, top_k, top_p, min_p, repeat_penalty }
+    }
 }
 
 impl From<&engine::ModelInfo> for ModelFacts {
@@ -73,6 +99,7 @@ impl From<&engine::ModelInfo> for ModelFacts {
             has_chat_template: model.has_chat_template,
             generates: model.generates,
             embedding_length: model.embedding_length,
+            sampling: SamplingDefaults::from(&model.sampling),
         }
     }
 }

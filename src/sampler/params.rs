@@ -1,9 +1,10 @@
 //! What a request asks of the sampler.
 
 use super::SamplingError;
+use crate::config::Sampling;
 
 /// How the next token is chosen from the logits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingParams {
     /// 0 takes the most likely token.
     pub temperature: f32,
@@ -38,6 +39,19 @@ const TEMPERATURE_MAX: f32 = 100.0;
 const PENALTY_RANGE: std::ops::RangeInclusive<f32> = 0.01..=100.0;
 
 impl SamplingParams {
+    /// These settings, but for those that `own` has of its own.
+    #[must_use]
+    pub fn with(self, own: Sampling) -> Self {
+        Self {
+            temperature: own.temperature.unwrap_or(self.temperature),
+            top_k: own.top_k.unwrap_or(self.top_k),
+            top_p: own.top_p.unwrap_or(self.top_p),
+            min_p: own.min_p.unwrap_or(self.min_p),
+            repeat_penalty: own.repeat_penalty.unwrap_or(self.repeat_penalty),
+            seed: self.seed,
+        }
+    }
+
     /// Checks that every number is in its range.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use super::conversation::Conversation;
 use super::methods::{engine_stopped, out_of_range};
 use super::sessions::{act, find_session};
 use super::{shift, text};
+use crate::config::Sampling;
 use crate::engine::{
     AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
     SamplingParams, SessionAction, TokenLogprob,
@@ -42,6 +43,7 @@ pub(super) async fn generate(
 ) -> Result<protocol::GenerateResult, ErrorObject> {
     let on_context_full = params.on_context_full.unwrap_or_default();
     let mut model = params.model.clone();
+    let sampling = sampling(&params)?;
     let (prompt, session, mut request) = read(connection, params, cancel)?;
     if let Some(session) = session {
         let (found, session) = find_session(connection, session, model.as_deref()).await?;
@@ -50,6 +52,8 @@ pub(super) async fn generate(
     }
     let model = connection.model(id, model.as_deref()).await?;
     let engine: &EngineHandle = &model;
+    let seed = request.sampling.seed;
+    request.sampling = SamplingParams { seed, ..engine.model.sampling.with(sampling) };
     let mut shifted = None;
     request.tokens = match (prompt, on_context_full) {
         (Prompt::Text(prompt), _) => text::encode(engine, prompt, true, true).await?,
@@ -113,25 +117,28 @@ fn notification(
     GenerateToken { id: id.clone(), text, token, logprob, top }
 }
 
+/// What the request says of sampling, each in its range.
+fn sampling(params: &GenerateParams) -> Result<Sampling, ErrorObject> {
+    let sampling = Sampling {
+        temperature: params.temperature,
+        top_k: params.top_k,
+        top_p: params.top_p,
+        min_p: params.min_p,
+        repeat_penalty: params.repeat_penalty,
+    };
+    SamplingParams::default().with(sampling).check().map_err(AdmitError::Sampling)?;
+    Ok(sampling)
+}
+
 type ReadParams = (Prompt, Option<protocol::SessionRef>, GenerateRequest);
 
-/// Checks the parameters. The request's tokens and session are for later.
+/// Checks the other parameters. The request's tokens, session and most of its sampling come later.
 fn read(
     connection: &Connection,
     params: GenerateParams,
     cancel: &CancelFlag,
 ) -> Result<ReadParams, ErrorObject> {
     check_for_messages(&params)?;
-    let defaults = SamplingParams::default();
-    let sampling = SamplingParams {
-        temperature: params.temperature.unwrap_or(defaults.temperature),
-        top_k: params.top_k.unwrap_or(defaults.top_k),
-        top_p: params.top_p.unwrap_or(defaults.top_p),
-        min_p: params.min_p.unwrap_or(defaults.min_p),
-        repeat_penalty: params.repeat_penalty.unwrap_or(defaults.repeat_penalty),
-        seed: params.seed,
-    };
-    sampling.check().map_err(AdmitError::Sampling)?;
     let stop = params.stop.unwrap_or_default().0;
     check_stop(&stop)?;
     for (field, count) in
@@ -152,7 +159,7 @@ fn read(
         session: None,
         tokens: Vec::new(),
         tokens_max: params.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
-        sampling,
+        sampling: SamplingParams { seed: params.seed, ..SamplingParams::default() },
         stop,
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,

@@ -12,7 +12,8 @@ use hob::config::Config;
 use hob::engine::{
     AdmitError, CachePlace, EmbedRequest, EmbedResult, EngineCommand, EngineEvent, EngineHandle,
     EngineStatus, FinishReason, GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner,
-    Priority, SessionAction, SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
+    Priority, SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions, Timings,
+    TokenLogprob,
 };
 use hob::model::Pooling;
 use hob::server::{Server, ServerOptions};
@@ -79,6 +80,7 @@ impl Mock {
                 has_chat_template: true,
                 generates: true,
                 embedding_length: 2,
+                sampling: SamplingParams { min_p: 0.25, ..SamplingParams::default() },
                 ..ModelInfo::default()
             }),
         };

@@ -101,6 +101,7 @@ impl Library {
             context_tokens: table.context_tokens.map_or(all.context_tokens, |n| n as usize),
             kv_tokens: table.kv_tokens.map_or(all.kv_tokens, |n| n as usize),
             kv_dtype: table.kv_dtype.unwrap_or(all.kv_dtype),
+            sampling: table.sampling.or(all.sampling),
             idle_unload: all.idle_unload.filter(|_| !table.pinned),
             ..all.clone()
         };
