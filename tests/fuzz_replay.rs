@@ -71,9 +71,11 @@ struct Target {
     fixed: usize,
 }
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     Target { name: "gguf", run: hob::gguf::fuzz_gguf, factor: 4, fixed: SMALL_BYTES },
     Target { name: "safetensors", run: hob::hf::fuzz_safetensors, factor: 4, fixed: SMALL_BYTES },
+    // Ranks are padded.
+    Target { name: "adapter", run: hob::model::fuzz_adapter, factor: 4, fixed: 8 << 20 },
     // A rule's patterns take some megabytes, when they are first used.
     Target { name: "tokenizer", run: hob::tokenizer::fuzz_tokenizer, factor: 200, fixed: 24 << 20 },
     // A template's output may be long: its steps bound it, not its length.

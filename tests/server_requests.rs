@@ -283,3 +283,26 @@ async fn a_dead_engine_is_told() {
         assert_eq!(code(&client.call(method, params).await), -32018);
     }
 }
+
+#[tokio::test]
+async fn adapters_are_named_with_their_scales_where_there_is_no_session() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    let lora = json!([{"name": "law"}, {"name": "verse", "scale": -0.5}]);
+    client.call("generate", json!({"tokens": [9], "max_tokens": 1, "lora": lora})).await;
+    let found: Vec<(String, f32)> =
+        bench.arrived().await.adapters.into_iter().map(|used| (used.name, used.scale)).collect();
+    assert_eq!(found, [("law".to_owned(), 1.0), ("verse".to_owned(), -0.5)]);
+    client.call("session.create", json!({"name": "s", "lora": lora})).await;
+    for (params, told) in [
+        (json!({"tokens": [9], "session": "s", "lora": lora}), "none beside session"),
+        (json!({"tokens": [9], "lora": [{"name": "law", "scale": 101}]}), "scales of -100 to 100"),
+        (json!({"tokens": [9], "lora": [{"name": "law", "weight": 1}]}), "unknown field `weight`"),
+        (json!({"tokens": [9], "lora": "law"}), "wanted an array of {name, scale?}"),
+    ] {
+        let refused = client.call("generate", params.clone()).await;
+        assert_eq!(code(&refused), -32602, "{params}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains(told), "{params}: {message}");
+    }
+}

@@ -6,7 +6,7 @@ use super::interrupt::Interrupts;
 use super::output::Output;
 use super::{CliError, output};
 use crate::protocol::{
-    ErrorCode, FinishReason, GenerateParams, GenerateResult, Priority, SessionCreateParams,
+    ErrorCode, FinishReason, GenerateParams, GenerateResult, Lora, Priority, SessionCreateParams,
     SessionCreateResult, StopTexts, method,
 };
 
@@ -33,8 +33,10 @@ pub(crate) fn ensure_session(
     client: &mut Client,
     name: &str,
     model: Option<String>,
+    lora: Option<Vec<Lora>>,
 ) -> Result<(), CliError> {
-    let params = SessionCreateParams { name: Some(name.to_owned()), model, ..Default::default() };
+    let name = Some(name.to_owned());
+    let params = SessionCreateParams { name, model, lora, ..Default::default() };
     let created: Result<SessionCreateResult, ClientError> =
         client.call(method::SESSION_CREATE, &params);
     match created {

@@ -23,8 +23,10 @@ pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, Cl
         daemon::connect_or_start(global, options.model.as_deref())?;
     let mut params = with_prompt(options, prompt, &daemon.model)?;
     params.model.clone_from(&model);
-    if let Some(name) = &options.session {
-        generate::ensure_session(&mut client, name, model.clone())?;
+    let lora = (!options.lora.is_empty()).then(|| options.lora.clone());
+    match &options.session {
+        Some(name) => generate::ensure_session(&mut client, name, model.clone(), lora)?,
+        None => params.lora = lora,
     }
     let interrupts = Interrupts::catch()?;
     let mut output = Output::stdout();

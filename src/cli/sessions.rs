@@ -22,13 +22,14 @@ pub(crate) fn run(global: &GlobalOptions, options: &SessionsOptions) -> Result<u
 
 fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
     match action {
-        SessionsAction::Create { name, context_tokens, priority, ttl } => {
+        SessionsAction::Create { name, context_tokens, priority, ttl, lora } => {
             let params = SessionCreateParams {
                 model: None,
                 name: Some(name.clone()),
                 context_tokens: *context_tokens,
                 priority: *priority,
                 ttl: *ttl,
+                lora: (!lora.is_empty()).then(|| lora.clone()),
             };
             let made: SessionCreateResult = client.call(method::SESSION_CREATE, &params)?;
             output::note(&format_args!("created session {}", made.session));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use super::{Config, ConfigError, KvDtype, LogLevel, Places, Quantize, SelfCheck, load};
+use super::{Config, ConfigError, KvDtype, LogLevel, Lora, Places, Quantize, SelfCheck, load};
 
 const ABOUT: &str = "Serve a language model on a Vulkan device over a Unix socket";
 
@@ -34,6 +34,9 @@ pub struct Flags {
     /// Quantise the matrices of a folder as they are loaded
     #[arg(long, value_name = "TYPE")]
     pub quantize: Option<Quantize>,
+    /// LoRA adapter of the model, which requests may use by its name; may be repeated
+    #[arg(long, value_name = "NAME=PATH")]
+    pub lora: Vec<Lora>,
     /// Chat template: a name, such as chatml or llama3, or a file
     #[arg(long, value_name = "NAME")]
     pub chat_template: Option<String>,
@@ -93,6 +96,9 @@ impl Flags {
         set(&mut config.quantize, &self.quantize);
         set(&mut config.self_check, &self.self_check);
         set(&mut config.chat_template, &self.chat_template);
+        if !self.lora.is_empty() {
+            config.lora.clone_from(&self.lora);
+        }
         config.validation |= self.validation;
         config.tokenizer_fallback |= self.tokenizer_fallback;
     }

@@ -26,6 +26,7 @@ pub(super) const KEYS: &[Key] = &[
     any("socket", "a path in quotes"),
     any("model", "a name or a path in quotes"),
     any("quantize", "\"none\", \"q8_0\", \"q6_k\", \"q5_k\", \"q4_k\" or \"q4_0\""),
+    any("lora", "a list of \"NAME=PATH\" in quotes"),
     any("chat_template", "a name or a path in quotes"),
     any("tokenizer_fallback", "true or false"),
     any("sampling", SAMPLING_WANTED),

@@ -7,6 +7,7 @@ mod error;
 mod flags;
 mod keys;
 mod load;
+mod lora;
 mod models;
 mod paths;
 mod reserve;
@@ -15,6 +16,7 @@ mod sampling;
 pub use error::ConfigError;
 pub use flags::Flags;
 pub use load::{load, parse};
+pub use lora::Lora;
 pub use models::ModelTable;
 pub use paths::Places;
 pub use reserve::MemoryReserve;
@@ -184,6 +186,8 @@ pub struct Config {
     pub model: PathBuf,
     /// Type that a folder's matrices are quantised to; a GGUF file's stay as they are.
     pub quantize: Quantize,
+    /// LoRA adapters of the model to begin with.
+    pub lora: Vec<Lora>,
     /// Chat template by name or by the path of its file; empty: the model's own.
     pub chat_template: String,
     /// Whether a pre-tokenizer that is not known is taken as the default one.
@@ -268,6 +272,7 @@ impl Default for Config {
             socket: PathBuf::new(),
             model: PathBuf::new(),
             quantize: Quantize::None,
+            lora: Vec::new(),
             chat_template: String::new(),
             tokenizer_fallback: false,
             sampling: Sampling::default(),

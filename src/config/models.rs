@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::load::{File, describe, nearest};
 use super::sampling::SAMPLING_WANTED;
-use super::{ConfigError, KvDtype, Sampling};
+use super::{ConfigError, KvDtype, Lora, Sampling};
 
 /// Most tables.
 const MODELS_MAX: usize = 256;
@@ -26,6 +26,8 @@ pub struct ModelTable {
     pub aliases: Vec<String>,
     /// Loaded at the start, and unloaded only when that is asked for.
     pub pinned: bool,
+    /// Its LoRA adapters.
+    pub lora: Vec<Lora>,
     /// As the setting of all.
     pub context_tokens: Option<u32>,
     /// As the setting of all.
@@ -39,12 +41,13 @@ pub struct ModelTable {
 /// A key of a table: its name, that in messages, what its value should be, and its range.
 type Key = (&'static str, &'static str, &'static str, fn(&ModelTable) -> bool);
 
-const KEYS: [Key; 8] = [
+const KEYS: [Key; 9] = [
     ("name", "model.name", "a text without spaces, in quotes", |table| is_name(&table.name)),
     ("path", "model.path", "a name or a path in quotes", |_| true),
     ("aliases", "model.aliases", "an array of texts without spaces, in quotes", |table| {
         table.aliases.iter().all(|alias| is_name(alias))
     }),
+    ("lora", "model.lora", "a list of \"NAME=PATH\" in quotes", |_| true),
     ("pinned", "model.pinned", "true or false", |_| true),
     ("context_tokens", "model.context_tokens", "an integer from 0 to 1048576", |table| {
         table.context_tokens.is_none_or(|tokens| tokens <= 1 << 20)

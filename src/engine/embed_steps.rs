@@ -207,8 +207,14 @@ impl Worker {
         let embedding = self.embedding(number);
         let (owner, priority) = (embedding.request.owner, embedding.request.priority);
         let pooling = embedding.pooling;
-        let traits =
-            Traits { name: None, context_tokens: tokens, priority, ttl: None, ephemeral: true };
+        let traits = Traits {
+            name: None,
+            context_tokens: tokens,
+            priority,
+            ttl: None,
+            ephemeral: true,
+            adapters: Vec::new(),
+        };
         let session = self.sessions.insert(owner, traits);
         self.sessions.get_mut(session).busy = true;
         let width = self.runner.model().hyper().embedding as usize;

@@ -16,6 +16,33 @@ const PIECE_BYTES: u64 = 64 * 1024;
 const PIECES: u64 = 64;
 const BEGINNING_BYTES: u64 = 1 << 20;
 
+/// The fingerprint of a small file, which is read whole.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn of_file(path: &Path) -> io::Result<String> {
+    let (file, mut hash) = (File::open(path)?, Sha256::new());
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut piece, at)? {
+            0 => return Ok(hex(&hash.finalize())),
+            count => {
+                hash.update(&piece[..count]);
+                at += count as u64;
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("a string takes all");
+    }
+    text
+}
+
 /// The fingerprint of a model's file and of the form of its caches.
 ///
 /// # Errors
@@ -35,10 +62,7 @@ pub(super) fn of(path: &Path, config: &KvConfig) -> io::Result<String> {
     for piece in 0..PIECES {
         take(length.saturating_sub(PIECE_BYTES) / PIECES * (piece + 1), PIECE_BYTES)?;
     }
-    let mut text = String::from("model ");
-    for byte in hash.finalize() {
-        write!(text, "{byte:02x}").expect("a string takes all");
-    }
+    let mut text = format!("model {}", hex(&hash.finalize()));
     let layout = config.layout;
     write!(text, ", caches of {layout:?} in {} layers", config.layers).expect("as above");
     Ok(text)

@@ -4,6 +4,7 @@
 //! its events over a channel of its own. The engine never waits for a caller.
 
 mod activity;
+mod adapters;
 mod admission;
 mod budget;
 mod check;
@@ -29,6 +30,7 @@ mod types;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};
+pub use adapters::{AdapterSource, NamedAdapter};
 pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
@@ -36,7 +38,7 @@ pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
-pub use runner::Runner;
+pub use runner::{Mix, Runner};
 pub use saving::StateOptions;
 pub use types::*;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
+use super::adapters::{self, AdapterSource, KnownAdapter};
 use super::budget;
 use super::check::{Check, CheckOptions};
 use super::fingerprint;
@@ -27,7 +28,9 @@ use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
 use crate::kernels::{KvFormat, PageLayout};
 use crate::kv_cache::KvConfig;
-use crate::model::{HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params};
+use crate::model::{
+    AdapterFile, HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params,
+};
 use crate::tensor::DType;
 use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
 
@@ -65,6 +68,8 @@ pub struct EngineOptions {
     pub quotas: Quotas,
     /// Most prompt tokens of a step.
     pub prefill_tokens_max: usize,
+    /// LoRA adapters of the model.
+    pub adapters: Vec<AdapterSource>,
     /// Type that a folder's matrices are quantised to.
     pub quantize: Option<DType>,
     /// Chat template by name or by the path of its file; empty takes the model's own.
@@ -100,6 +105,7 @@ impl Default for EngineOptions {
             idle_unload: None,
             quotas: Quotas::default(),
             prefill_tokens_max: 512,
+            adapters: Vec::new(),
             quantize: None,
             chat_template: String::new(),
             tokenizer_fallback: false,
@@ -125,6 +131,8 @@ pub struct Opened {
     pub chat: Option<Arc<ChatTemplate>>,
     /// Facts about it.
     pub info: Arc<ModelInfo>,
+    /// Its LoRA adapters, in the order of their numbers.
+    pub(super) adapters: Vec<KnownAdapter>,
     /// What tells caches of this model, in this form, from all others.
     pub made_by: String,
     /// How to load it again; `None` where a lost device ends the engine.
@@ -234,7 +242,9 @@ fn load(
     let caps = executor.capabilities().clone();
     refuse_partial_blocks(&file, &hyper, kv_format(options.kv_dtype, &caps))?;
     let free_bytes = budget::free_bytes(executor.memory(), options.memory_reserve);
-    let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let (adapter_files, adapters) = adapters::open(&options.adapters, &file, &hyper)?;
+    let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum::<u64>()
+        + adapter_files.iter().map(AdapterFile::bytes).sum::<u64>();
     let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
     let limits = Limits {
         // An encoder has to take a text whole.
@@ -247,13 +257,14 @@ fn load(
         kv_bytes: config.bytes(),
     };
     let check = options.check.clone().map(Check::new);
-    let mut source = ModelSource { file, kv: config, limits, check };
+    let mut source = ModelSource { file, adapters: adapter_files, kv: config, limits, check };
     let runner = source.load(executor, open, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
     source.file.metadata_mut().drop_tokenizer_arrays();
     let info = ModelInfo {
         has_chat_template: chat.is_some(),
         sampling,
+        adapters: adapters.iter().map(|adapter| adapter.name.clone()).collect(),
         ..model_info(&source.file, runner.model(), &config)?
     };
     let info = Arc::new(info);
@@ -262,7 +273,7 @@ fn load(
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())
     });
-    Ok((Opened { runner, tokenizer, chat, info, made_by, reopen: None }, source))
+    Ok((Opened { runner, tokenizer, chat, info, adapters, made_by, reopen: None }, source))
 }
 
 /// The tokenizer of a file, and its chat template or that of the options.

@@ -15,7 +15,7 @@ use crate::config::MemoryReserve;
 use crate::gguf::GgufFile;
 use crate::gpu::{DeviceError, Executor};
 use crate::kv_cache::{KvCache, KvConfig};
-use crate::model::{Limits, Model, Progress};
+use crate::model::{AdapterFile, Limits, Model, Progress};
 
 /// Opens the device: at the start, and again after it was lost.
 pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError> + Send>;
@@ -25,6 +25,7 @@ pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError
 #[derive(Debug)]
 pub(super) struct ModelSource {
     pub(super) file: GgufFile,
+    pub(super) adapters: Vec<AdapterFile>,
     pub(super) kv: KvConfig,
     pub(super) limits: Limits,
     pub(super) check: Option<Check>,
@@ -47,7 +48,7 @@ impl ModelSource {
         self.kv.layout = self.kv.layout.on(executor.capabilities());
         let least_bytes = reserve.map_or(self.kv.bytes(), |_| self.kv.page_bytes());
         let limits = Limits { kv_bytes: least_bytes, ..self.limits };
-        let model = Model::load(&mut *executor, &self.file, limits, progress)?;
+        let model = Model::load_with(&mut *executor, &self.file, &self.adapters, limits, progress)?;
         let config = match reserve {
             None => self.kv,
             Some(reserve) => budget::fit(&self.kv, executor.memory(), reserve),

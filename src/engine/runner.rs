@@ -21,6 +21,9 @@ pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 const PARTS_TOO_FEW: usize = 2;
 const PARTS_TOO_MANY: usize = 2;
 
+/// Adapters that a session uses, by their numbers in the model, and their scales.
+pub type Mix = Vec<(usize, f32)>;
+
 /// A step of one shape, ready to submit.
 struct Ready {
     shape: BatchShape,
@@ -102,11 +105,23 @@ impl Runner {
     /// # Panics
     /// If the batch is empty or passes the model's limits: bugs of the scheduler.
     pub fn step(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        self.run(batch, false)
+        self.run(batch, &[], false)
     }
 
-    fn run(&mut self, batch: &Batch, encoded: bool) -> Result<(), DeviceError> {
-        let shape = self.shape_of(batch, encoded);
+    /// Runs a batch whose spans use adapters: the mix of each, or none at all.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    ///
+    /// # Panics
+    /// As [`Self::step`], and if the model has no such adapter.
+    pub fn step_with(&mut self, batch: &Batch, mixes: &[Mix]) -> Result<(), DeviceError> {
+        self.run(batch, mixes, false)
+    }
+
+    fn run(&mut self, batch: &Batch, mixes: &[Mix], encoded: bool) -> Result<(), DeviceError> {
+        let adapters = self.upload_scales(batch, mixes)?;
+        let shape = BatchShape { adapters, ..self.shape_of(batch, encoded) };
         self.prepare(shape)?;
         self.upload_inputs(batch, shape)?;
         self.run_last_prepared()?;
@@ -118,7 +133,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What the recording for a batch depends on.
+    /// What the recording for a batch without adapters depends on.
     pub(super) fn shape_of(&self, batch: &Batch, encoded: bool) -> BatchShape {
         let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
         let tile_tokens = self.model.tile_tokens(one_token_each);
@@ -132,6 +147,7 @@ impl Runner {
             logit_rows: batch.logit_count() as u32,
             encoded,
             splits: self.model.splits(one_token_each, batch.token_count(), keys),
+            adapters: 0,
         }
     }
 
@@ -158,7 +174,7 @@ impl Runner {
     /// If the batch is empty or passes the model's limits: bugs of the caller.
     pub fn encode(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
         let encoded = self.model.inputs().encoded;
-        self.run(batch, true)?;
+        self.run(batch, &[], true)?;
         let width = self.model.hyper().embedding as usize;
         let mut rows = vec![0.0; batch.token_count() * width];
         self.executor.read(encoded.buffer, encoded.offset, bytemuck::cast_slice_mut(&mut rows))?;
@@ -212,6 +228,29 @@ impl Runner {
             None if flat => Err(DeviceError::WrongResult { what: "the same for all".into() }),
             None => Ok(()),
         }
+    }
+
+    /// Writes the scales of every token for each adapter that the batch uses; which these are.
+    fn upload_scales(&mut self, batch: &Batch, mixes: &[Mix]) -> Result<u32, DeviceError> {
+        let mut used = 0;
+        for adapter in 0..self.model.adapters() {
+            let mut any = false;
+            let scales: Vec<f32> = batch
+                .spans
+                .iter()
+                .zip(mixes)
+                .flat_map(|(span, mix)| {
+                    let scale = mix.iter().find(|(number, _)| *number == adapter);
+                    any |= scale.is_some();
+                    std::iter::repeat_n(scale.map_or(0.0, |(_, scale)| *scale), span.tokens.len())
+                })
+                .collect();
+            if any {
+                self.upload(self.model.adapter_scales(adapter), bytemuck::cast_slice(&scales))?;
+                used |= 1 << adapter;
+            }
+        }
+        Ok(used)
     }
 
     fn upload(&mut self, to: BufferSlice, bytes: &[u8]) -> Result<(), DeviceError> {

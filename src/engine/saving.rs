@@ -80,6 +80,7 @@ impl Worker {
         let Saved { header, tokens, cache } = saved;
         let owner = Owner { uid: header.uid };
         let priority = Priority::ALL.into_iter().find(|p| name_of(*p) == header.priority);
+        let adapters = self.find_saved_adapters(&header.adapters)?;
         let traits = Traits {
             name: header.name,
             context_tokens: (header.context_tokens as usize)
@@ -88,6 +89,7 @@ impl Worker {
             priority: priority.unwrap_or_default(),
             ttl: header.ttl_seconds.map(Duration::from_secs),
             ephemeral: false,
+            adapters,
         };
         let id = SessionId(header.session);
         self.check_new_session(owner, traits.name.as_deref())?;
@@ -141,6 +143,7 @@ impl Worker {
             context_tokens: session.traits.context_tokens as u64,
             priority: name_of(session.traits.priority).into(),
             ttl_seconds: session.traits.ttl.map(|ttl| ttl.as_secs()),
+            adapters: session.traits.adapters.clone(),
             made_by: self.files.as_ref().map_or_else(String::new, |files| files.made_by.clone()),
             tokens: tokens.len() as u64,
             cache_bytes: cache.len() as u64,
@@ -175,6 +178,11 @@ impl Worker {
         let path = files.folder.saved(session.owner.uid, id.0);
         let saved = Saved::read(&path, &files.made_by)
             .map_err(|error| AdmitError::NotSaved(told(&error)))?;
+        let adapters = self.find_saved_adapters(&saved.header.adapters)?;
+        if adapters != self.sessions.get(id).traits.adapters {
+            let what = "it was computed with other adapters";
+            return Err(AdmitError::NotSaved(what.to_owned()));
+        }
         self.give_cache(id, saved.tokens, saved.cache);
         Ok(self.session_info(id))
     }

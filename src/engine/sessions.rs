@@ -19,6 +19,7 @@ impl Worker {
     ) -> Result<SessionInfo, AdmitError> {
         let most = self.info.context_tokens;
         let context = options.context_tokens.map_or(most, |wanted| wanted.clamp(1, most));
+        let adapters = self.find_adapters(&options.adapters)?;
         let id = self.new_session(
             owner,
             Traits {
@@ -27,6 +28,7 @@ impl Worker {
                 priority: options.priority,
                 ttl: options.ttl,
                 ephemeral: false,
+                adapters,
             },
         )?;
         Ok(self.session_info(id))
@@ -65,6 +67,7 @@ impl Worker {
             place: session.place(),
             priority: session.traits.priority,
             ttl_seconds: session.traits.ttl.map(|ttl| ttl.as_secs()),
+            adapters: session.traits.adapters.clone(),
             busy: session.busy,
             idle_seconds: if session.busy { 0 } else { session.last_used.elapsed().as_secs() },
         }

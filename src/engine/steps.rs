@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::request::Generation;
 use super::room::Asker;
+use super::runner::Mix;
 use super::types::FinishReason;
 use super::worker::Worker;
 use crate::gpu::DeviceError;
@@ -49,6 +50,8 @@ struct Entry {
 #[derive(Default)]
 struct Step {
     batch: Batch,
+    /// The adapters of each span.
+    mixes: Vec<Mix>,
     entries: Vec<Entry>,
     prefilled: usize,
     decodes: bool,
@@ -64,7 +67,7 @@ impl Worker {
             return Ok(()); // whoever was to run waits for pages again
         }
         let started = Instant::now();
-        self.runner.step(&step.batch)?;
+        self.runner.step_with(&step.batch, &step.mixes)?;
         let elapsed = started.elapsed();
         self.heartbeat.beat();
         self.slices.of(step.decodes).learn(step.prefilled, elapsed);
@@ -139,6 +142,8 @@ impl Worker {
             generation.mark_started();
             let session = self.sessions.get(generation.session);
             let position = session.tokens.len();
+            let adapters = &session.traits.adapters;
+            step.mixes.push(adapters.iter().map(|used| (used.number, used.scale())).collect());
             step.batch.spans.push(TokenSpan {
                 table: session.lease.as_ref().expect("who runs has a lease").table(),
                 position: position as u32,

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::activity::{Activity, KvPages};
+use super::adapters::NamedAdapter;
 use super::check::KernelFault;
 use crate::sampler::SamplingError;
 
 pub use crate::sampler::{SamplingParams, TokenLogprob};
 pub use crate::scheduler::Priority;
-pub use crate::session::{CachePlace, Owner, SessionId};
+pub use crate::session::{CachePlace, Owner, SessionId, UsedAdapter};
 
 /// A checked generation request: its prompt is already tokens.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct GenerateRequest {
     pub prompt_logprobs: Option<u32>,
     /// Send [`EngineEvent::Token`] as tokens come.
     pub stream: bool,
+    /// LoRA adapters, where it has no session: those of a session are its own.
+    pub adapters: Vec<NamedAdapter>,
     /// How urgent it is; without it, as its session.
     pub priority: Option<Priority>,
     /// When it ends whatever it has; looked at between steps.
@@ -241,6 +244,17 @@ pub enum AdmitError {
         /// The model's architecture.
         architecture: String,
     },
+    /// No adapter of this name.
+    #[error("no adapter {name:?}; the model has {}", list(known))]
+    UnknownAdapter {
+        /// The name.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// An adapter is named more than once.
+    #[error("the adapter {0:?} is named twice")]
+    AdapterTwice(String),
     /// The caller gave up, and there is nothing to hand over.
     #[error("the request was cancelled")]
     Cancelled,
@@ -261,8 +275,12 @@ pub enum AdmitError {
     ShuttingDown,
 }
 
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// What its owner says about a new session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionOptions {
     /// Name, unique among the owner's.
     pub name: Option<String>,
@@ -272,6 +290,8 @@ pub struct SessionOptions {
     pub priority: Priority,
     /// It is closed once it has been idle for this long.
     pub ttl: Option<Duration>,
+    /// LoRA adapters that its texts are computed with.
+    pub adapters: Vec<NamedAdapter>,
 }
 
 /// What can be done with a session.
@@ -326,6 +346,8 @@ pub struct SessionInfo {
     pub priority: Priority,
     /// Seconds of idleness after which it is closed.
     pub ttl_seconds: Option<u64>,
+    /// LoRA adapters that it is computed with.
+    pub adapters: Vec<UsedAdapter>,
     /// A request is running on it.
     pub busy: bool,
     /// Seconds since it was last used.
@@ -429,4 +451,6 @@ pub struct ModelInfo {
     pub embedding_length: u32,
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
+    /// Names of its LoRA adapters.
+    pub adapters: Vec<String>,
 }

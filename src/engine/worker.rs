@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
 use super::activity::KvPages;
+use super::adapters::KnownAdapter;
 use super::budget::Budget;
 use super::embedding::Embedding;
 use super::heartbeat::Heartbeat;
@@ -43,6 +44,8 @@ pub(super) struct Worker {
     pub(super) reopen_pause: Duration,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) info: Arc<ModelInfo>,
+    /// LoRA adapters of the model, by their numbers.
+    pub(super) adapters: Vec<KnownAdapter>,
     pub(super) sessions: Sessions,
     /// They have a place in the batch.
     pub(super) running: Vec<Generation>,
@@ -93,6 +96,7 @@ impl Worker {
             reopen_pause: options.reopen_pause,
             tokenizer: opened.tokenizer,
             info: opened.info,
+            adapters: opened.adapters,
             sessions: Sessions::numbered_by(Arc::clone(&options.session_numbers)),
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -252,8 +256,10 @@ impl Worker {
     fn arrive(&mut self, request: GenerateRequest, events: UnboundedSender<EngineEvent>) {
         let answer = events.clone();
         let loaded = self.load().map_err(|failure| AdmitError::NotLoaded(failure.message));
-        let tokens_max = match loaded.and_then(|()| self.check(&request)) {
-            Ok(tokens_max) => tokens_max,
+        let checked = loaded
+            .and_then(|()| Ok((self.check(&request)?, self.find_adapters(&request.adapters)?)));
+        let (tokens_max, adapters) = match checked {
+            Ok(checked) => checked,
             Err(error) => {
                 let _ = answer.send(EngineEvent::Refused(error)); // the caller may be gone
                 return;
@@ -266,6 +272,7 @@ impl Worker {
                 priority: Priority::default(),
                 ttl: None,
                 ephemeral: true,
+                adapters,
             };
             self.sessions.insert(request.owner, traits)
         });

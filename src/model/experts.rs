@@ -299,7 +299,7 @@ impl Step<'_> {
     ) -> (BufferSlice, Option<BufferSlice>) {
         let scratch = &self.model.scratch;
         let gates = scratch.mixture.as_ref().expect("a layer with experts").shared_gates;
-        self.dense_hidden(recording, &shared.feed_forward, input);
+        self.dense_hidden(recording, &shared.feed_forward, input, &[]);
         let (x, y) = (Input::bare(scratch.hidden), (scratch.block, self.model.hyper.embedding));
         self.product(recording, &shared.feed_forward.down, x, y, Epilogue::Store);
         if let Some(gate) = &shared.gate {

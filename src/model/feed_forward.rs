@@ -1,6 +1,7 @@
 //! The feed-forward of a layer: its weights, and its part of a recording.
 
 use super::ModelLoadError;
+use super::adapter::Update;
 use super::experts::Experts;
 use super::forward::{Input, Step};
 use super::hyper::{HyperParams, Mlp};
@@ -102,7 +103,7 @@ fn load_gated(
         let up = loader.tensor(&format!("{}.weight", stems[1]), &[width, hidden])?;
         [Part::whole(gate), Part::whole(up)]
     };
-    if loader.can_join(&parts) {
+    if !loader.keep_apart && loader.can_join(&parts) {
         return Ok(Hidden::Gated(loader.pack(&parts, Arrangement::Alternating)?));
     }
     let gate = loader.pack(&parts[..1], Arrangement::Stacked)?;
@@ -118,9 +119,11 @@ impl Step<'_> {
     pub(super) fn feed_forward(&self, recording: &mut Recording, layer: &Layer, input: Input) {
         match &layer.feed_forward {
             FeedForward::Dense(dense) => {
-                self.dense_hidden(recording, dense, input);
+                let updates = &layer.updates;
+                self.dense_hidden(recording, dense, input, &updates.gate_up);
                 let hidden = self.model.scratch.hidden;
-                self.join_stream(recording, &dense.down, hidden, layer.feed_forward_after);
+                let after = layer.feed_forward_after;
+                self.join_stream(recording, (&dense.down, &updates.down), hidden, after);
             }
             FeedForward::Experts(experts) => {
                 assert!(layer.feed_forward_after.is_none(), "no family has both");
@@ -130,7 +133,13 @@ impl Step<'_> {
     }
 
     /// The hidden rows of `input`.
-    pub(super) fn dense_hidden(&self, recording: &mut Recording, dense: &Dense, input: Input) {
+    pub(super) fn dense_hidden(
+        &self,
+        recording: &mut Recording,
+        dense: &Dense,
+        input: Input,
+        updates: &[Update],
+    ) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let width = dense.width;
         let out = scratch.hidden;
@@ -145,10 +154,11 @@ impl Step<'_> {
                 self.product(recording, up, input, (out, width), Epilogue::Gelu);
             }
             Hidden::GatedApart(projections) => {
+                let both = (scratch.gate_up, 2 * width);
                 for projection in projections {
-                    let both = (scratch.gate_up, 2 * width);
                     self.product(recording, projection, input, both, Epilogue::Store);
                 }
+                self.update(recording, updates, input, both, 1.0);
                 glu::record(
                     recording,
                     &self.model.capabilities,

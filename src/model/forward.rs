@@ -1,6 +1,7 @@
 //! The recording of one step: a batch of tokens through all layers.
 
 use super::Model;
+use super::adapter::Update;
 use super::hyper::{Logits, NormKind, QkNorm, Residual};
 use super::layers::{Head, Layer, Norm, Projection, Reads};
 use crate::gpu::{BufferSlice, Recording};
@@ -28,6 +29,8 @@ pub struct BatchShape {
     pub encoded: bool,
     /// Workgroups that share the positions a token attends to.
     pub splits: u32,
+    /// Adapters that a token of the batch uses, by the bits of their numbers.
+    pub adapters: u32,
 }
 
 impl Model {
@@ -137,7 +140,8 @@ impl Step<'_> {
         let attention_input = self.input(recording, layer.attention_reads);
         self.attention(recording, layer, index, attention_input);
         let join_attention = |recording: &mut Recording| {
-            self.join_stream(recording, &layer.attention_out, attended, layer.attention_after);
+            let out = (&layer.attention_out, &layer.updates.attention_out[..]);
+            self.join_stream(recording, out, attended, layer.attention_after);
         };
         let parallel =
             matches!(self.model.hyper.residual, Residual::Parallel | Residual::ParallelOneNorm);
@@ -216,7 +220,7 @@ impl Step<'_> {
     pub(super) fn join_stream(
         &self,
         recording: &mut Recording,
-        projection: &Projection,
+        (projection, updates): (&Projection, &[Update]),
         x: BufferSlice,
         after: Option<Norm>,
     ) {
@@ -226,6 +230,7 @@ impl Step<'_> {
         let Some(norm) = after.filter(|_| !sum_first) else {
             let stream = (scratch.stream, width);
             self.product(recording, projection, Input::bare(x), stream, Epilogue::Residual);
+            self.update(recording, updates, Input::bare(x), stream, hyper.residual_factor);
             if let Some(norm) = after {
                 self.norm_stream(recording, norm);
             }
@@ -234,6 +239,7 @@ impl Step<'_> {
         assert!(norm.kind == NormKind::Rms && hyper.residual_factor == 1.0, "no family has both");
         let block = (scratch.block, width);
         self.product(recording, projection, Input::bare(x), block, Epilogue::Store);
+        self.update(recording, updates, Input::bare(x), block, 1.0);
         let norm = RmsNorm {
             x: scratch.block,
             gain: norm.gain,
@@ -259,6 +265,7 @@ impl Step<'_> {
         for projection in &layer.qkv {
             self.product(recording, projection, input, (scratch.qkv, qkv_width), Epilogue::Store);
         }
+        self.update(recording, &layer.updates.qkv, input, (scratch.qkv, qkv_width), 1.0);
         let post = QkvPost {
             heads: hyper.heads,
             layout,

@@ -1,6 +1,7 @@
 //! The weights of a transformer layer and of the model's two ends.
 
 use super::ModelLoadError;
+use super::adapter::Updates;
 use super::feed_forward::FeedForward;
 use super::hyper::{HyperParams, NormKind, QkNorm, Residual};
 use super::loader::{Arrangement, Loader, Part};
@@ -86,6 +87,8 @@ pub(super) struct Layer {
     pub feed_forward: FeedForward,
     /// Norm of the feed-forward's result, before it joins the stream.
     pub feed_forward_after: Option<Norm>,
+    /// What adapters add to its products.
+    pub updates: Updates,
 }
 
 impl Layer {
@@ -123,6 +126,7 @@ impl Layer {
             },
             feed_forward: FeedForward::load(loader, hyper, index)?,
             feed_forward_after: after(loader, feed_forward_after)?,
+            updates: Updates::default(),
         })
     }
 }

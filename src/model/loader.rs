@@ -44,6 +44,8 @@ pub(super) struct Loader<'a> {
     file: &'a GgufFile,
     progress: Progress<'a>,
     used: HashSet<&'a str>,
+    /// Gate and up stay apart, so that adapters can add to them before the activation.
+    pub keep_apart: bool,
     done_bytes: u64,
     total_bytes: u64,
     parameters: u64,
@@ -57,7 +59,16 @@ impl<'a> Loader<'a> {
     ) -> Self {
         let total_bytes = file.tensors().iter().map(|tensor| tensor.bytes).sum();
         let used = HashSet::new();
-        Self { executor, file, progress, used, done_bytes: 0, total_bytes, parameters: 0 }
+        Self {
+            executor,
+            file,
+            progress,
+            used,
+            keep_apart: false,
+            done_bytes: 0,
+            total_bytes,
+            parameters: 0,
+        }
     }
 
     pub(super) fn executor(&mut self) -> &mut dyn Executor {

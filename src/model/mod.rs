@@ -3,11 +3,13 @@
 //! [`Model::load`] checks the file against its architecture, packs the weights onto the device, and
 //! keeps what [`Model::record_forward`] needs. A family (`families/`) says only how it differs.
 
+mod adapter;
 mod error;
 mod experts;
 mod families;
 mod feed_forward;
 mod forward;
+mod fuzz;
 mod hyper;
 mod keys;
 mod layers;
@@ -16,17 +18,20 @@ mod pooling;
 mod rope;
 mod scratch;
 
+pub use adapter::{ADAPTERS_MAX, AdapterFile};
 pub use error::ModelLoadError;
 pub use experts::Mixture;
 pub use families::{FAMILIES, Family, family, read_hyper_params};
 pub use forward::BatchShape;
+pub use fuzz::fuzz_adapter;
 pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, Pooling, QkNorm, Residual};
 pub use pooling::{Pool, normalise};
 pub use rope::{RopeFactors, RopeSpec, Yarn};
 pub use scratch::{Inputs, Limits};
 
 use crate::gguf::GgufFile;
-use crate::gpu::{Capabilities, Executor};
+use crate::gpu::{BufferSlice, Capabilities, Executor};
+use adapter::AdapterScratch;
 use layers::{Embeddings, Head, Layer};
 use rope::RopeTable;
 use scratch::Scratch;
@@ -44,6 +49,8 @@ pub struct Model {
     head: Option<Head>,
     ropes: Vec<RopeTable>,
     scratch: Scratch,
+    adapter_scratch: Option<AdapterScratch>,
+    adapters: usize,
     weights_bytes: u64,
     parameters: u64,
 }
@@ -59,17 +66,36 @@ impl Model {
         limits: Limits,
         progress: Progress<'_>,
     ) -> Result<Self, ModelLoadError> {
+        Self::load_with(executor, file, &[], limits, progress)
+    }
+
+    /// Loads a model's weights onto the device, and adapters that were opened for it.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    ///
+    /// # Panics
+    /// If there are more than [`ADAPTERS_MAX`] adapters: the caller counts them.
+    pub fn load_with(
+        executor: &mut dyn Executor,
+        file: &GgufFile,
+        adapters: &[AdapterFile],
+        limits: Limits,
+        progress: Progress<'_>,
+    ) -> Result<Self, ModelLoadError> {
+        assert!(adapters.len() <= ADAPTERS_MAX, "a step names them by the bits of a word");
         let hyper = read_hyper_params(file)?;
         check_positions(file, &hyper, limits.context_tokens)?;
         let capabilities = executor.capabilities().clone();
         let mut loader = loader::Loader::new(executor, file, progress);
         loader.check_fits(&limits, &hyper)?;
+        loader.keep_apart = !adapters.is_empty();
         let embeddings = Embeddings::load(&mut loader, &hyper)?;
         let head = match hyper.encoder {
             false => Some(Head::load(&mut loader, &hyper, &embeddings)?),
             true => None,
         };
-        let layers = (0..hyper.layers.len())
+        let mut layers = (0..hyper.layers.len())
             .map(|index| Layer::load(&mut loader, &hyper, index))
             .collect::<Result<Vec<_>, _>>()?;
         let context_tokens = limits.context_tokens;
@@ -87,6 +113,14 @@ impl Model {
             )?);
         }
         let scratch = Scratch::create(loader.executor(), &hyper, embeddings.vocab(), limits)?;
+        for (index, adapter) in adapters.iter().enumerate() {
+            adapter.load(loader.executor(), &hyper, index, &mut layers)?;
+        }
+        let tokens_max = limits.tokens_max as u64;
+        let adapter_scratch = match adapters {
+            [] => None,
+            _ => Some(AdapterScratch::create(loader.executor(), adapters, tokens_max)?),
+        };
         Ok(Self {
             hyper,
             capabilities,
@@ -95,6 +129,8 @@ impl Model {
             head,
             ropes,
             scratch,
+            adapter_scratch,
+            adapters: adapters.len(),
             weights_bytes,
             parameters,
         })
@@ -135,6 +171,22 @@ impl Model {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.scratch.limits
+    }
+
+    /// How many adapters it was loaded with.
+    #[must_use]
+    pub fn adapters(&self) -> usize {
+        self.adapters
+    }
+
+    /// Where the scales of a step's tokens go, for one of its adapters: f32 `[tokens]`.
+    ///
+    /// # Panics
+    /// If there is no such adapter: a bug of the caller.
+    #[must_use]
+    pub fn adapter_scales(&self, adapter: usize) -> BufferSlice {
+        assert!(adapter < self.adapters, "an adapter of the model");
+        self.adapter_scratch.expect("there are adapters").scales_of(adapter)
     }
 
     /// The buffers that carry what changes from step to step.

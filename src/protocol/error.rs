@@ -179,6 +179,13 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::NoGeneration { architecture } => {
                 (ErrorCode::NO_GENERATION, json!({"architecture": architecture}))
             }
+            AdmitError::UnknownAdapter { name, known } => (
+                ErrorCode::INVALID_PARAMS,
+                json!({"field": "lora", "wanted": known, "found": name}),
+            ),
+            AdmitError::AdapterTwice(name) => {
+                (ErrorCode::INVALID_PARAMS, json!({"field": "lora", "found": name}))
+            }
             AdmitError::Cancelled => (ErrorCode::CANCELLED, Value::Null),
             AdmitError::Deadline => (ErrorCode::DEADLINE, Value::Null),
             AdmitError::Failed(_) => (ErrorCode::INTERNAL, Value::Null),

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::fields::{Fields, ParamsError};
 use super::message::RequestId;
 use super::models::MODEL_WANTED;
-use super::sessions::{PRIORITY_WANTED, Priority, SESSION_WANTED, SessionRef};
+use super::sessions::{LORA_WANTED, Lora, PRIORITY_WANTED, Priority, SESSION_WANTED, SessionRef};
 
 /// Parameters that can be read from a request.
 pub trait Params: Sized {
@@ -206,6 +206,9 @@ pub struct GenerateParams {
     /// Send `generate.token` as tokens come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
+    /// LoRA adapters, where there is no session: those of a session are its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Vec<Lora>>,
     /// How urgent it is; without it, as its session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
@@ -238,6 +241,7 @@ impl Params for GenerateParams {
             "logprobs",
             "prompt_logprobs",
             "stream",
+            "lora",
             "priority",
             "deadline_ms",
             "on_context_full",
@@ -262,6 +266,7 @@ impl Params for GenerateParams {
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,
             prompt_logprobs: fields.optional("prompt_logprobs", "an integer from 0 to 20")?,
             stream: fields.optional("stream", "true or false")?,
+            lora: fields.optional("lora", LORA_WANTED)?,
             priority: fields.optional("priority", PRIORITY_WANTED)?,
             deadline_ms: fields.optional("deadline_ms", "an integer from 1")?,
             on_context_full: fields.optional("on_context_full", "\"error\" or \"shift\"")?,

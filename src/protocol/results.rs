@@ -60,6 +60,9 @@ pub struct ModelFacts {
     /// How tokens are chosen where a request does not say.
     #[serde(default)]
     pub sampling: SamplingDefaults,
+    /// Names of the LoRA adapters that requests may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<String>,
 }
 
 /// How tokens of a model are chosen where a request does not say.
@@ -100,6 +103,7 @@ impl From<&engine::ModelInfo> for ModelFacts {
             generates: model.generates,
             embedding_length: model.embedding_length,
             sampling: SamplingDefaults::from(&model.sampling),
+            adapters: model.adapters.clone(),
         }
     }
 }

@@ -57,8 +57,26 @@ pub enum SessionRef {
 /// What a field that is a [`SessionRef`] should be.
 pub(super) const SESSION_WANTED: &str = "a session's number or name";
 
+/// What `lora` should be.
+pub(super) const LORA_WANTED: &str = "an array of {name, scale?}";
+
+/// A LoRA adapter, and how much of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// Its name, as the model's facts list it.
+    pub name: String,
+    /// Factor of what it adds.
+    #[serde(default = "one")]
+    pub scale: f32,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
 /// Parameters of `session.create`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SessionCreateParams {
     /// Model, by name or alias; without it, the daemon's default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,17 +93,22 @@ pub struct SessionCreateParams {
     /// Seconds of idleness after which it is closed; without it, never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
+    /// LoRA adapters that its texts are computed with, from its first token to its last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Vec<Lora>>,
 }
 
 impl Params for SessionCreateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["model", "name", "context_tokens", "priority", "ttl"])?;
+        let fields =
+            Fields::new(params, &["model", "name", "context_tokens", "priority", "ttl", "lora"])?;
         Ok(Self {
             model: fields.optional("model", MODEL_WANTED)?,
             name: fields.optional("name", "a string")?,
             context_tokens: fields.optional("context_tokens", "an integer from 1")?,
             priority: fields.optional("priority", PRIORITY_WANTED)?,
             ttl: fields.optional("ttl", "seconds, an integer from 1")?,
+            lora: fields.optional("lora", LORA_WANTED)?,
         })
     }
 }
@@ -160,7 +183,7 @@ pub struct SessionCreateResult {
 }
 
 /// Result of `session.list`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionListResult {
     /// The caller's sessions.
     pub sessions: Vec<SessionEntry>,
@@ -194,7 +217,7 @@ impl From<engine::CachePlace> for CachePlace {
 
 /// One session: in `session.list`, and the result of `session.info`, `session.fork` and
 /// `session.truncate`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionEntry {
     /// Number.
     pub session: u64,
@@ -221,6 +244,9 @@ pub struct SessionEntry {
     pub busy: bool,
     /// Seconds since it was last used.
     pub idle_seconds: u64,
+    /// LoRA adapters that it is computed with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lora: Vec<Lora>,
 }
 
 impl From<engine::SessionInfo> for SessionEntry {
@@ -236,6 +262,11 @@ impl From<engine::SessionInfo> for SessionEntry {
             ttl: session.ttl_seconds,
             busy: session.busy,
             idle_seconds: session.idle_seconds,
+            lora: session
+                .adapters
+                .iter()
+                .map(|used| Lora { name: used.name.clone(), scale: used.scale() })
+                .collect(),
         }
     }
 }

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::connection::Connection;
 use super::conversation::Conversation;
 use super::methods::{engine_stopped, out_of_range};
-use super::sessions::{act, find_session};
+use super::sessions::{act, find_session, read_lora};
 use super::{shift, text};
 use crate::config::Sampling;
 use crate::engine::{
@@ -148,6 +148,11 @@ fn read(
             return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
         }
     }
+    let adapters = read_lora(params.lora)?;
+    if params.session.is_some() && !adapters.is_empty() {
+        let wanted = "none beside session, which has its own since it was created";
+        return Err(out_of_range("lora", wanted, format_args!("{} of them", adapters.len())));
+    }
     let deadline = read_deadline(params.deadline_ms)?;
     let conversation = params
         .messages
@@ -164,6 +169,7 @@ fn read(
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
         stream: params.stream.unwrap_or(false),
+        adapters,
         priority: params.priority.map(Into::into),
         deadline,
         cancel: cancel.clone(),

@@ -7,18 +7,22 @@ use tracing::info;
 use super::connection::Connection;
 use super::methods::{ask, out_of_range};
 use super::models::InUse;
-use crate::engine::SessionOptions;
 use crate::engine::{
-    AdmitError, EngineCommand, EngineHandle, SessionAction, SessionId, SessionInfo,
+    AdmitError, EngineCommand, EngineHandle, NamedAdapter, SessionAction, SessionId, SessionInfo,
+    SessionOptions,
 };
+use crate::model::ADAPTERS_MAX;
 use crate::protocol::{
-    ErrorObject, RequestId, SessionCloseResult, SessionCreateParams, SessionCreateResult,
+    ErrorObject, Lora, RequestId, SessionCloseResult, SessionCreateParams, SessionCreateResult,
     SessionEntry, SessionForkParams, SessionListResult, SessionParams, SessionRef,
     SessionTruncateParams,
 };
 
 /// Longest name of a session.
 const SESSION_NAME_BYTES_MAX: usize = 128;
+
+/// Largest scale of an adapter, either way.
+const LORA_SCALE_MAX: f32 = 100.0;
 
 /// Longest idleness that a session may be kept for, in seconds: a year.
 const TTL_SECONDS_MAX: u64 = 365 * 24 * 60 * 60;
@@ -33,12 +37,30 @@ fn check_name(name: Option<&str>) -> Result<(), ErrorObject> {
     }
 }
 
+/// The adapters of a request.
+pub(super) fn read_lora(lora: Option<Vec<Lora>>) -> Result<Vec<NamedAdapter>, ErrorObject> {
+    let lora = lora.unwrap_or_default();
+    if lora.len() > ADAPTERS_MAX {
+        return Err(out_of_range("lora", format!("at most {ADAPTERS_MAX}"), lora.len()));
+    }
+    lora.into_iter()
+        .map(|Lora { name, scale }| match scale.abs() <= LORA_SCALE_MAX {
+            true => Ok(NamedAdapter { name, scale }),
+            false => {
+                let wanted = format!("scales of -{LORA_SCALE_MAX} to {LORA_SCALE_MAX}");
+                Err(out_of_range("lora", wanted, scale))
+            }
+        })
+        .collect()
+}
+
 pub(super) async fn create(
     connection: &Connection,
     request: &RequestId,
     params: SessionCreateParams,
 ) -> Result<SessionCreateResult, ErrorObject> {
-    let SessionCreateParams { model, name, context_tokens, priority, ttl } = params;
+    let SessionCreateParams { model, name, context_tokens, priority, ttl, lora } = params;
+    let adapters = read_lora(lora)?;
     check_name(name.as_deref())?;
     let engine = connection.model_of_text(request, model.as_deref()).await?;
     let most = engine.model.context_tokens;
@@ -54,6 +76,7 @@ pub(super) async fn create(
         context_tokens,
         priority: priority.unwrap_or_default().into(),
         ttl: ttl.map(Duration::from_secs),
+        adapters,
     };
     let owner = connection.owner;
     let created = ask(&engine, |reply| EngineCommand::CreateSession { owner, options, reply });

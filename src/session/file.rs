@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use super::UsedAdapter;
+
 const MAGIC: &[u8; 8] = b"HOBSESS1";
 
 /// Longest header; a name has 128 bytes at most.
@@ -40,6 +42,9 @@ pub struct Header {
     pub priority: String,
     /// Its time to live.
     pub ttl_seconds: Option<u64>,
+    /// LoRA adapters that its cache was computed with.
+    #[serde(default)]
+    pub adapters: Vec<UsedAdapter>,
     /// What the cache was computed by, and its form.
     pub made_by: String,
     /// Tokens.
@@ -265,6 +270,7 @@ mod tests {
             context_tokens: 96,
             priority: "normal".into(),
             ttl_seconds: None,
+            adapters: Vec::new(),
             made_by: "this".into(),
             tokens: 2,
             cache_bytes: 5,

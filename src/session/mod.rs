@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::kv_cache::KvLease;
 use crate::scheduler::Priority;
 
@@ -36,6 +38,38 @@ pub struct Traits {
     pub ttl: Option<Duration>,
     /// Made for one request, and gone with it; it is not listed.
     pub ephemeral: bool,
+    /// LoRA adapters that it is computed with, by their numbers: what is cached depends on them, so
+    /// they never change.
+    pub adapters: Vec<UsedAdapter>,
+}
+
+/// A LoRA adapter that a session uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedAdapter {
+    /// Its name.
+    pub name: String,
+    /// What tells its file from others.
+    pub digest: String,
+    /// Its number in the model, as this daemon has it.
+    #[serde(skip)]
+    pub number: usize,
+    /// Bits of the factor of what it adds.
+    pub scale_bits: u32,
+}
+
+impl UsedAdapter {
+    /// Factor of what it adds.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        f32::from_bits(self.scale_bits)
+    }
+
+    /// Whether the two compute the same, whatever their numbers are.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        (&self.name, &self.digest, self.scale_bits)
+            == (&other.name, &other.digest, other.scale_bits)
+    }
 }
 
 /// Where the keys and values of a session's tokens are.
@@ -307,6 +341,7 @@ mod tests {
             priority: Priority::Normal,
             ttl: None,
             ephemeral,
+            adapters: Vec::new(),
         }
     }
 

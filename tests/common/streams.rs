@@ -38,6 +38,7 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
         logprobs: Some(2),
         prompt_logprobs: (number == 1).then_some(1),
         stream: true,
+        adapters: Vec::new(),
         priority: None,
         deadline: None,
         cancel: CancelFlag::default(),

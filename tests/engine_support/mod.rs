@@ -150,6 +150,7 @@ pub fn request(
         logprobs: None,
         prompt_logprobs: None,
         stream: true,
+        adapters: Vec::new(),
         priority: None,
         deadline: None,
         cancel: CancelFlag::default(),

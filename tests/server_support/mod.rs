@@ -201,6 +201,7 @@ impl Script {
             ttl_seconds: None,
             busy: false,
             idle_seconds: 0,
+            adapters: Vec::new(),
         };
         self.sessions.push((owner, session.clone()));
         Ok(session)

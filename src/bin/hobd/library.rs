@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tracing::{info, warn};
 
-use hob::config::{Config, ModelTable, Places};
-use hob::engine::{self, EngineHandle, EngineOptions, EngineThread, LoadFailure, OpenExecutor};
+use hob::config::{Config, Lora, ModelTable, Places};
+use hob::engine::{
+    self, AdapterSource, EngineHandle, EngineOptions, EngineThread, LoadFailure, OpenExecutor,
+};
 use hob::gpu::Executor;
 use hob::server::{self, ModelSpec};
 use hob::store::{Entry, Store};
@@ -61,6 +63,12 @@ impl Library {
         config: &Config,
         places: &Places,
     ) -> Result<Located, DaemonError> {
+        let mut located = self.locate_default(config, places)?;
+        located.options.adapters.extend(adapters(&config.lora));
+        Ok(located)
+    }
+
+    fn locate_default(&self, config: &Config, places: &Places) -> Result<Located, DaemonError> {
         if !config.model.as_os_str().is_empty() {
             return self.configured(&config.model);
         }
@@ -103,6 +111,7 @@ impl Library {
             kv_dtype: table.kv_dtype.unwrap_or(all.kv_dtype),
             sampling: table.sampling.or(all.sampling),
             idle_unload: all.idle_unload.filter(|_| !table.pinned),
+            adapters: adapters(&table.lora).collect(),
             ..all.clone()
         };
         let spec = ModelSpec {
@@ -146,6 +155,10 @@ impl Library {
             Ok(Box::new(executor) as Box<dyn Executor>)
         })
     }
+}
+
+fn adapters(lora: &[Lora]) -> impl Iterator<Item = AdapterSource> {
+    lora.iter().map(|lora| AdapterSource { name: lora.name.clone(), path: lora.path.clone() })
 }
 
 impl server::Library for Library {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::protocol::Lora;
+
 const RUN_AFTER_HELP: &str = "\
 The prompt is the words joined by spaces. When stdin is piped it is appended below them, or is the
 whole prompt when there are no words; a word `-` says where it goes. The text streams to stdout;
@@ -58,6 +60,9 @@ pub struct RunOptions {
     /// Model: one of the daemon's by name; where a daemon must be started, also a file or a folder
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// LoRA adapter of the model, by its name; may be repeated
+    #[arg(long, value_name = "NAME[=SCALE]", value_parser = lora)]
+    pub lora: Vec<Lora>,
     /// Print the final result as one JSON object instead of streaming text
     #[arg(long)]
     pub json: bool,
@@ -67,6 +72,15 @@ pub struct RunOptions {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingOptions,
+}
+
+/// An adapter, with a scale of 1 where none is given.
+pub(crate) fn lora(text: &str) -> Result<Lora, String> {
+    let Some((name, scale)) = text.split_once('=') else {
+        return Ok(Lora { name: text.to_owned(), scale: 1.0 });
+    };
+    let scale = scale.parse().map_err(|_| format!("{scale:?} is no number"))?;
+    Ok(Lora { name: name.to_owned(), scale })
 }
 
 /// Options of `hob chat`.

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::protocol::Priority;
+use crate::protocol::{Lora, Priority};
 
 /// Options of `hob sessions`.
 #[derive(Debug, Args)]
@@ -33,6 +33,9 @@ pub enum SessionsAction {
         /// Close it after this many seconds of idleness
         #[arg(long, value_name = "SECONDS")]
         ttl: Option<u64>,
+        /// LoRA adapter of the model, by its name; may be repeated
+        #[arg(long, value_name = "NAME[=SCALE]", value_parser = super::generation::lora)]
+        lora: Vec<Lora>,
     },
     /// Show all that is known of a session, as JSON
     Info {
