@@ -1,11 +1,18 @@
 //! Folders of safetensors against the same model as a GGUF file: the same ids, and the same logits
 //! bit for bit.
 
+#[path = "architectures/mod.rs"]
+mod architectures;
 mod common;
+mod hf_support;
+#[path = "common/random.rs"]
+mod random;
 
 use std::path::{Path, PathBuf};
 
+use architectures::MODELS;
 use common::{Driven, Sizes};
+use hf_support::{bytes, config, data, floats, write_folder, write_json};
 use hob::gguf::{GgufBuilder, GgufFile, TensorInfo};
 use hob::hf;
 use hob::kernels::KvFormat;
@@ -14,227 +21,54 @@ use hob::tensor::{DType, dequantize_row};
 use hob::tokenizer::{Tokenizer, VocabSource};
 use serde_json::{Value, json};
 
-/// A tensor as the folder has it: name, type, shape (outermost first), data.
-type Weight = (String, DType, Vec<u64>, Vec<u8>);
-
 const SIZES: Sizes =
     Sizes { context_tokens: 128, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
 
 const TEXT: &str = "The river runs past 12 old  houses, don't you see? Ünïcode 苹果\n\n  end";
 
-fn data(file: &GgufFile, tensor: &TensorInfo) -> Vec<u8> {
-    let mut bytes = vec![0; tensor.bytes as usize];
-    file.read_tensor(tensor, 0, &mut bytes).expect("read");
-    bytes
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
-/// The folder's name of a tensor.
-fn folder_name(name: &str, gemma: bool) -> String {
-    let names = [
-        ("attn_norm", "input_layernorm"),
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
-        ("ffn_norm", if gemma { "pre_feedforward_layernorm" } else { "post_attention_layernorm" }),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-    ];
-    match name {
-        "token_embd.weight" => "model.embed_tokens.weight".to_owned(),
-        "output_norm.weight" => "model.norm.weight".to_owned(),
-        "output.weight" => "lm_head.weight".to_owned(),
-        _ => {
-            let mut parts = name.strip_prefix("blk.").expect("of a layer").split('.');
-            let (layer, module) = (parts.next().expect("a layer"), parts.next().expect("a module"));
-            let kind = parts.next().expect("a kind");
-            let (_, module) = names.iter().find(|(known, _)| *known == module).expect("known");
-            format!("model.layers.{layer}.{module}.{kind}")
-        }
-    }
-}
-
-/// Rows of each head from neighbours (0, 1), (2, 3) back to halves.
-fn to_halves(bytes: &[u8], rows: usize, heads: usize) -> Vec<u8> {
-    let (row, per_head) = (bytes.len() / rows, rows / heads);
-    let source = |at: usize| {
-        let (head, at) = (at / per_head, at % per_head);
-        head * per_head + at % (per_head / 2) * 2 + at / (per_head / 2)
-    };
-    (0..rows).flat_map(|at| bytes[source(at) * row..][..row].to_vec()).collect()
-}
-
-/// The weights of a GGUF file as a folder has them.
-fn weights(file: &GgufFile, architecture: &str) -> Vec<Weight> {
-    let heads = |key: &str| file.metadata().u32(&format!("{architecture}.{key}")).expect("heads");
-    let gemma = architecture == "gemma3";
-    let convert = |tensor: &TensorInfo| {
-        let mut values = data(file, tensor);
-        let rows = *tensor.dims.last().expect("a dimension") as usize;
-        if architecture == "llama" && tensor.name.contains("attn_q.") {
-            values = to_halves(&values, rows, heads("attention.head_count") as usize);
-        }
-        if architecture == "llama" && tensor.name.contains("attn_k.") {
-            values = to_halves(&values, rows, heads("attention.head_count_kv") as usize);
-        }
-        if gemma && tensor.name.contains("_norm.") {
-            values = bytes(&floats(&values).iter().map(|value| value - 1.0).collect::<Vec<_>>());
-        }
-        let dtype = tensor.supported_dtype().expect("a type");
-        let dims = tensor.dims.iter().rev().copied().collect();
-        (folder_name(&tensor.name, gemma), dtype, dims, values)
-    };
-    file.tensors().iter().map(convert).collect()
-}
-
-fn write_safetensors(path: &Path, weights: &[Weight]) {
-    let mut header = serde_json::Map::new();
-    let mut at = 0;
-    for (name, dtype, dims, data) in weights {
-        let entry =
-            json!({"dtype": dtype.name(), "shape": dims, "data_offsets": [at, at + data.len()]});
-        header.insert(name.clone(), entry);
-        at += data.len();
-    }
-    let header = serde_json::to_vec(&header).expect("JSON");
-    let mut out = (header.len() as u64).to_le_bytes().to_vec();
-    out.extend(header);
-    weights.iter().for_each(|(.., data)| out.extend(data));
-    std::fs::write(path, out).expect("written");
-}
-
-fn config(file: &GgufFile, architecture: &str) -> Value {
-    let number =
-        |key: &str| file.metadata().u32(&format!("{architecture}.{key}")).expect("a number");
-    let gemma = architecture == "gemma3";
-    let base = file.metadata().opt_f32(&format!("{architecture}.rope.freq_base")).expect("a base");
-    let epsilon = format!("{architecture}.attention.layer_norm_rms_epsilon");
-    let head_dim = file.metadata().opt_u32(&format!("{architecture}.attention.key_length"));
-    json!({
-        "model_type": if gemma { "gemma3_text" } else { architecture },
-        "num_hidden_layers": number("block_count"),
-        "max_position_embeddings": number("context_length"),
-        "hidden_size": number("embedding_length"),
-        "intermediate_size": number("feed_forward_length"),
-        "num_attention_heads": number("attention.head_count"),
-        "num_key_value_heads": number("attention.head_count_kv"),
-        "head_dim": head_dim.expect("a number"),
-        "rms_norm_eps": file.metadata().f32(&epsilon).expect("epsilon"),
-        "rope_theta": base.unwrap_or(10_000.0),
-        "hidden_act": "silu",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": if gemma { 32 } else { 0 },
-        "tie_word_embeddings": file.tensor("output.weight").is_none(),
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    })
-}
-
-/// The tokenizer of a GGUF file as a folder has it.
-fn tokenizer(file: &GgufFile) -> Value {
-    let keys = file.metadata();
-    let tokens: Vec<_> = keys.str_array("tokenizer.ggml.tokens").expect("tokens").iter().collect();
-    let types = keys.i32_array("tokenizer.ggml.token_type").expect("types");
-    let vocab: serde_json::Map<_, _> =
-        tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect();
-    let added: Vec<_> = (0..tokens.len())
-        .filter(|id| matches!(types[*id], 2..=4))
-        .map(|id| json!({"id": id, "content": tokens[id], "special": types[id] != 4}))
-        .collect();
-    if keys.str("tokenizer.ggml.model").expect("a model") == "gpt2" {
-        let merges = keys.str_array("tokenizer.ggml.merges").expect("merges");
-        let pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        return json!({
-            "added_tokens": added,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"},
-                {"type": "ByteLevel", "use_regex": false},
-            ]},
-            "model": {"type": "BPE", "vocab": vocab, "merges": merges.iter().collect::<Vec<_>>()},
-        });
-    }
-    let scores = keys.f32_array("tokenizer.ggml.scores").expect("scores");
-    let mut merges = Vec::new();
-    for (id, token) in tokens.iter().enumerate().filter(|(id, _)| types[*id] == 1) {
-        for (at, _) in token.char_indices().skip(1) {
-            let (left, right) = token.split_at(at);
-            if vocab.contains_key(left) && vocab.contains_key(right) {
-                merges.push((scores[id], json!([left, right])));
-            }
-        }
-    }
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0));
-    json!({
-        "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]},
-        "model": {
-            "type": "BPE", "vocab": vocab, "unk_token": "<unk>", "byte_fallback": true,
-            "merges": merges.into_iter().map(|(_, merge)| merge).collect::<Vec<_>>(),
-        },
-    })
-}
-
-fn write_json(path: PathBuf, value: &Value) {
-    std::fs::write(path, serde_json::to_vec(value).expect("JSON")).expect("written");
-}
-
-/// Writes the folder of a GGUF file, its weights in `parts` files.
-fn write_folder(folder: &Path, file: &GgufFile, architecture: &str, parts: usize) {
-    let weights = weights(file, architecture);
-    if parts == 1 {
-        write_safetensors(&folder.join("model.safetensors"), &weights);
-    } else {
-        let mut map = serde_json::Map::new();
-        for (part, weights) in weights.chunks(weights.len().div_ceil(parts)).enumerate() {
-            let name = format!("model-{part}.safetensors");
-            write_safetensors(&folder.join(&name), weights);
-            map.extend(weights.iter().map(|(tensor, ..)| (tensor.clone(), name.clone().into())));
-        }
-        write_json(folder.join("model.safetensors.index.json"), &json!({"weight_map": map}));
-    }
-    write_json(folder.join("config.json"), &config(file, architecture));
-    write_json(folder.join("tokenizer.json"), &tokenizer(file));
-    let adds_bos = file.metadata().opt_bool("tokenizer.ggml.add_bos_token").expect("a flag");
-    write_json(
-        folder.join("tokenizer_config.json"),
-        &json!({"add_bos_token": adds_bos.unwrap_or(false), "chat_template": "{{ bos_token }}x"}),
-    );
-    write_json(
-        folder.join("generation_config.json"),
-        &json!({"eos_token_id": [2, 3], "do_sample": true, "temperature": 0.5, "top_k": 7,
-                "min_p": 0.125, "repetition_penalty": 1.25}),
-    );
-}
-
-/// The GGUF file with Gemma's norms as they are after one was taken away and added again.
-fn rounded_norms(file: &GgufFile) -> Vec<u8> {
+/// The file again, with some keys, and with tensors as `change` makes them.
+fn rewritten(
+    file: &GgufFile,
+    keys: &[(&str, f32)],
+    change: impl Fn(&TensorInfo, Vec<u8>) -> Vec<u8>,
+) -> Vec<u8> {
     let mut builder = GgufBuilder::new();
     for (key, value) in file.metadata().iter() {
-        builder = builder.metadata(key, value.clone());
+        if !keys.iter().any(|(other, _)| *other == key) {
+            builder = builder.metadata(key, value.clone());
+        }
+    }
+    for (key, value) in keys {
+        builder = builder.metadata(key, *value);
     }
     for tensor in file.tensors() {
-        let mut values = data(file, tensor);
-        if tensor.name.contains("_norm.") {
-            let round = |value: f32| (value - 1.0) + 1.0;
-            values = bytes(&floats(&values).into_iter().map(round).collect::<Vec<_>>());
-        }
+        let values = change(tensor, data(file, tensor));
         let dtype = tensor.supported_dtype().expect("a type");
         builder = builder.tensor(&tensor.name, dtype, &tensor.dims, &values);
     }
     builder.build()
+}
+
+/// The GGUF file with Gemma's norms as they are after one was taken away and added again.
+fn rounded_norms(file: &GgufFile) -> Vec<u8> {
+    rewritten(file, &[], |tensor, values| {
+        if !tensor.name.contains("_norm.") {
+            return values;
+        }
+        let round = |value: f32| (value - 1.0) + 1.0;
+        bytes(&floats(&values).into_iter().map(round).collect::<Vec<_>>())
+    })
+}
+
+/// Holds the folder of a GGUF file against the file.
+fn compare(path: &Path, architecture: &str, parts: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = GgufFile::open(path).expect("a GGUF file");
+    write_folder(folder.path(), &file, architecture, parts);
+    let opened = hf::open(folder.path(), None).expect("a folder");
+    let tokens = text_tokens(&file);
+    assert_eq!(text_tokens(&opened), tokens, "{architecture}");
+    assert_eq!(logits(folder.path(), &tokens), logits(path, &tokens), "{architecture}");
 }
 
 fn text_tokens(file: &GgufFile) -> Vec<u32> {
@@ -257,22 +91,32 @@ fn a_folder_gives_the_ids_and_the_logits_of_the_gguf_file() {
         println!("skipped: shared files absent");
         return;
     };
-    for (architecture, parts) in [("llama", 1), ("qwen2", 3), ("qwen3", 1), ("gemma3", 2)] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = shared.join(format!("tiny/{architecture}.gguf"));
-        let mut file = GgufFile::open(&path).expect("a GGUF file");
-        let rounded = folder.path().join("rounded.gguf");
-        if architecture == "gemma3" {
-            std::fs::write(&rounded, rounded_norms(&file)).expect("written");
-            file = GgufFile::open(&rounded).expect("a GGUF file");
-        }
-        write_folder(folder.path(), &file, architecture, parts);
-        let opened = hf::open(folder.path(), None).expect("a folder");
-        let tokens = text_tokens(&file);
-        assert_eq!(text_tokens(&opened), tokens, "{architecture}");
-        let path = if architecture == "gemma3" { rounded } else { path };
-        assert_eq!(logits(folder.path(), &tokens), logits(&path, &tokens), "{architecture}");
+    for (architecture, parts) in [("llama", 1), ("qwen2", 3), ("qwen3", 1)] {
+        compare(&shared.join(format!("tiny/{architecture}.gguf")), architecture, parts);
     }
+    let file = GgufFile::open(&shared.join("tiny/gemma3.gguf")).expect("a GGUF file");
+    let folder = tempfile::tempdir().expect("a folder");
+    let rounded = folder.path().join("rounded.gguf");
+    std::fs::write(&rounded, rounded_norms(&file)).expect("written");
+    compare(&rounded, "gemma3", 2);
+}
+
+#[test]
+fn folders_of_gemma_2_and_phi_3_give_the_logits_of_their_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    let made = |name: &str| {
+        let tiny = MODELS.iter().find(|tiny| tiny.name == name).expect("a tiny model");
+        GgufFile::open(&tiny.write(folder.path())).expect("a GGUF file")
+    };
+    std::fs::write(&path, rounded_norms(&made("gemma2"))).expect("written");
+    compare(&path, "gemma2", 2);
+    // sqrt(1 + log(256 / 128) / log(128)), as transformers has it of the two lengths of context.
+    let growth = (8.0_f64 / 7.0).sqrt() as f32;
+    let keys = [("phi3.rope.scaling.attn_factor", growth)];
+    std::fs::write(&path, rewritten(&made("phi3-factor"), &keys, |_, values| values))
+        .expect("written");
+    compare(&path, "phi3", 1);
 }
 
 #[test]

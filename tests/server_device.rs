@@ -1,6 +1,10 @@
 //! The `hobd` program on a Vulkan device, with the tiny models of the shared reference files.
 #![allow(clippy::unwrap_used)]
 
+#[path = "architectures/mod.rs"]
+mod architectures;
+mod common;
+mod hf_support;
 #[path = "common/random.rs"]
 mod random;
 #[path = "idea/tiny.rs"]
@@ -12,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use architectures::Tiny;
+use hob::gguf::GgufFile;
 use serde_json::{Value, json};
 
 /// hobd promises to end in 5 s.
@@ -180,6 +186,34 @@ fn two_models_take_turns_on_a_device_that_may_hold_one() {
     assert_eq!(again["result"]["tokens"], first["tokens"]);
     assert_eq!(again["result"]["usage"]["cached_tokens"], 4);
     assert_eq!(daemon.stop().0, Some(0));
+}
+
+#[test]
+fn a_folder_is_served_as_the_file_of_its_weights_is() {
+    let place = tempfile::tempdir().unwrap();
+    let file = Tiny::LLAMA.write(place.path());
+    let folder = place.path().join("river");
+    std::fs::create_dir(&folder).unwrap();
+    hf_support::write_folder(&folder, &GgufFile::open(&file).unwrap(), "llama", 2);
+    let answer = |model: &Path| {
+        let mut daemon = Daemon::start(model);
+        let facts = daemon.result("initialize", json!({}))["model"].take();
+        let params = json!({
+            "prompt": "A river", "max_tokens": 8, "temperature": 0, "repeat_penalty": 1, "logprobs": 1,
+        });
+        let answer = daemon.result("generate", params);
+        assert_eq!(answer["usage"]["completion_tokens"], 8, "{answer}");
+        assert_eq!(daemon.stop().0, Some(0));
+        (facts, answer["logprobs"].clone())
+    };
+    let (facts, logprobs) = answer(&folder);
+    assert_eq!((&facts["name"], &facts["has_chat_template"]), (&json!("river"), &json!(true)));
+    // As its generation_config.json has it, and otherwise built in.
+    let sampling = json!({
+        "temperature": 0.5, "top_k": 7, "top_p": 0.95, "min_p": 0.125, "repeat_penalty": 1.25,
+    });
+    assert_eq!(facts["sampling"], sampling);
+    assert_eq!(logprobs, answer(&file).1);
 }
 
 #[test]
