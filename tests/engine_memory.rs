@@ -1,5 +1,5 @@
-//! The device's memory is wanted elsewhere: its budget changes while the engine runs, or the machine
-//! sleeps. The engine gives way, and nothing that was streamed is lost.
+//! The device's memory is wanted elsewhere: its budget changes while the engine runs, or the
+//! machine sleeps. The engine gives way, and nothing that was streamed is lost.
 #![allow(clippy::unwrap_used)]
 
 #[path = "engine_support/mod.rs"]

@@ -7,9 +7,14 @@ mod device;
 #[path = "common/random.rs"]
 mod random;
 
+use std::time::Duration;
+
 use architectures::MODELS;
 use common::{Driven, Sizes};
+use hob::config::Numerics;
+use hob::engine::{TuneOptions, Tuner, Verdict};
 use hob::kernels::KvFormat;
+use hob::reference::ReferenceExecutor;
 
 /// As on the reference executor: llama.cpp's own f32 arithmetic, with GELU looked up in f16.
 const TOLERANCE: f32 = 0.01;
@@ -38,9 +43,48 @@ fn tiny_models_give_the_logits_of_llama_cpp() {
             Err(failure) => panic!("{failure}"),
         }
         if name == CHOSEN[0] {
-            model.check_kernels(); // the others take slow drivers too long
+            // The others take slow drivers too long.
+            model.check_kernels();
+            check_shapes(&mut model);
         }
         drop(model);
         device::assert_silent(&messages);
+    }
+}
+
+/// Products that are tuned: for one token, and some for two.
+const PRODUCTS: usize = 7;
+
+/// Whatever shapes the tuner tries and chooses, the bits stay.
+fn check_shapes(model: &mut Driven) {
+    let bits = |model: &mut Driven| -> Vec<u32> {
+        let tokens: Vec<u32> = (0..24).map(|at| at * 7 % 50).collect();
+        let lease = model.lease(tokens.len());
+        let mut logits = model.evaluate(&lease, 0, &tokens[..20], 2, 64);
+        for at in 20..tokens.len() {
+            logits.extend(model.evaluate(&lease, at, &tokens[at..=at], 1, 1));
+        }
+        model.release(lease);
+        logits.iter().flatten().map(|logit| logit.to_bits()).collect()
+    };
+    let before = bits(model);
+    let mut tuner = Tuner::new(TuneOptions {
+        reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
+        numerics: Numerics::Exact,
+        folder: None,
+        measure: true,
+        quiet: Duration::ZERO,
+    });
+    tuner.prepare(&mut model.runner);
+    while tuner.step(&mut model.runner).expect("device").is_some() && tuner.done().len() < PRODUCTS
+    {
+    }
+    assert!(bits(model) == before, "bits differ by the shapes of products");
+    let products = tuner.done();
+    assert_eq!(products.len(), PRODUCTS);
+    for product in products {
+        assert!(product.shapes[0].nanoseconds > 0.0, "it takes time");
+        let wrong = |verdict: &Verdict| matches!(verdict, Verdict::Wrong(_));
+        assert!(!product.shapes.iter().any(|measured| wrong(&measured.verdict)), "{product:?}");
     }
 }

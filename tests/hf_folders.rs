@@ -8,7 +8,7 @@ mod hf_support;
 #[path = "common/random.rs"]
 mod random;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use architectures::MODELS;
 use common::{Driven, Sizes};

@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use hob::config::{
-    Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize, SelfCheck,
+    Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize, SelfCheck, Tune,
 };
 use hob::engine::{
     self, CheckOptions, CheckWhen, EngineCommand, EngineFailure, EngineOptions, EngineThread,
-    OpenError, Opened, StateOptions,
+    OpenError, Opened, StateOptions, TuneOptions,
 };
 use hob::gpu::DeviceError;
 use hob::model::ModelLoadError;
@@ -48,6 +48,9 @@ const EXIT_DEVICE_FAILED: u8 = 75;
 
 /// From the first signal to the end, whatever the device is doing: less than the 5 s promised.
 const STOP_MAX: Duration = Duration::from_millis(4800);
+
+/// How long nobody must have wanted anything before kernels are tuned.
+const TUNING_QUIET: Duration = Duration::from_secs(2);
 
 /// How often the log tells of the loading.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
@@ -253,6 +256,13 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
             Quantize::Q4_K => Some(DType::Q4_K),
             Quantize::Q4_0 => Some(DType::Q4_0),
         },
+        tune: Some(TuneOptions {
+            reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
+            numerics: config.numerics,
+            folder: places.cache_dir(config),
+            measure: config.tune == Tune::Idle,
+            quiet: TUNING_QUIET,
+        }),
         check: Some(CheckOptions {
             reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
             when: match config.self_check {

@@ -46,6 +46,15 @@ pub enum CliError {
         reason: String,
     },
 
+    /// What was measured cannot be forgotten.
+    #[error("cannot remove a file in {}: {source}", folder.display())]
+    Forget {
+        /// Where it is.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+
     /// Standard output cannot be written.
     #[error("cannot write to stdout: {source}")]
     Stdout {
@@ -240,6 +249,9 @@ pub enum CliError {
     /// No place for logs and history.
     #[error("neither XDG_STATE_HOME nor HOME names a folder for logs and history")]
     NoHome,
+    /// No place for what is found out about devices.
+    #[error("neither XDG_CACHE_HOME nor HOME names a folder; name one with --cache-dir")]
+    NoCache,
     /// The daemon's program is not there.
     #[error(
         "hobd is neither beside hob nor in PATH; start it yourself, or name a running one's socket \

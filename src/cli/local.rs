@@ -1,12 +1,13 @@
 //! A model in this process, for the commands that need no daemon.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use thiserror::Error;
 
 use super::output;
-use crate::config::{Config, KvDtype, Places};
-use crate::engine::{CheckOptions, CheckWhen, EngineOptions, OpenError, Opened, open};
+use crate::config::{Config, KvDtype, Numerics, Places};
+use crate::engine::{CheckOptions, CheckWhen, EngineOptions, OpenError, Opened, TuneOptions, open};
 use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 use crate::kv_cache::{KvLease, LeaseError};
@@ -134,9 +135,25 @@ pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalEr
 pub(super) fn open_device(device: Option<&str>) -> Result<VulkanExecutor, DeviceError> {
     VulkanExecutor::new(&VulkanConfig {
         device: device.map(str::to_owned),
-        pipeline_cache_dir: Places::of_this_process().cache_dir(&Config::default()),
+        pipeline_cache_dir: cache_dir(),
         ..VulkanConfig::default()
     })
+}
+
+/// Folder of compiled pipelines, and of what was found out about devices.
+pub(super) fn cache_dir() -> Option<PathBuf> {
+    Places::of_this_process().cache_dir(&Config::default())
+}
+
+/// Uses the shapes of kernels that were measured, and with `measure` measures the others.
+pub(super) fn tune_options(
+    measure: bool,
+    numerics: Numerics,
+    folder: Option<PathBuf>,
+) -> TuneOptions {
+    let reference: fn(u32) -> Box<dyn Executor> =
+        |lanes| Box::new(ReferenceExecutor::with_lanes(lanes));
+    TuneOptions { reference, numerics, folder, measure, quiet: Duration::ZERO }
 }
 
 /// Checks kernels that were not checked yet, as the daemon does.
@@ -144,7 +161,7 @@ fn check_new() -> CheckOptions {
     CheckOptions {
         reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
         when: CheckWhen::Auto,
-        folder: Places::of_this_process().cache_dir(&Config::default()),
+        folder: cache_dir(),
     }
 }
 
@@ -163,6 +180,7 @@ pub(super) fn open_model(
         kv_dtype: options.kv_dtype,
         sessions_max: sessions,
         check,
+        tune: Some(tune_options(false, Numerics::Exact, cache_dir())),
         ..EngineOptions::default()
     };
     let bar = output::load_bar();

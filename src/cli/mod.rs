@@ -32,6 +32,7 @@ mod status;
 mod table;
 mod tokenize;
 mod top;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -78,6 +79,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Quantize(options) => quantize::run(options),
         Command::Perplexity(options) => perplexity::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::Tune(options) => tune::run(options),
         Command::ShaderStats(options) => shader_stats::run(options),
         Command::Completions(options) => generated_files::completions(options),
         Command::Man(options) => generated_files::man(options),

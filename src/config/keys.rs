@@ -135,6 +135,8 @@ pub(super) const KEYS: &[Key] = &[
     },
     any("cache_dir", "a path in quotes"),
     any("self_check", "\"auto\", \"always\" or \"never\""),
+    any("tune", "\"idle\" or \"never\""),
+    any("numerics", "\"exact\" or \"fastest\""),
     any("log_level", "\"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
     any("log_format", "\"auto\", \"text\", \"json\" or \"journald\""),
     Key {

@@ -86,6 +86,28 @@ pub enum SelfCheck {
     Never,
 }
 
+/// When shapes of kernels are measured on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tune {
+    /// While nobody waits.
+    #[default]
+    Idle,
+    /// Never; what was measured before is used all the same.
+    Never,
+}
+
+/// What kernels may be chosen by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numerics {
+    /// A token's sums have one order, whatever is measured and whatever else is in the batch.
+    #[default]
+    Exact,
+    /// Speed alone, as long as the results are those of the reference but for rounding.
+    Fastest,
+}
+
 /// How much the log tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -258,6 +280,10 @@ pub struct Config {
     pub cache_dir: PathBuf,
     /// When the device's kernels are checked.
     pub self_check: SelfCheck,
+    /// When kernels are tuned to the device.
+    pub tune: Tune,
+    /// What kernels may be chosen by.
+    pub numerics: Numerics,
     /// How much the log tells.
     pub log_level: LogLevel,
     /// Form of the log.
@@ -307,6 +333,8 @@ impl Default for Config {
             disk_cache_mib: 4096,
             cache_dir: PathBuf::new(),
             self_check: SelfCheck::Auto,
+            tune: Tune::Idle,
+            numerics: Numerics::Exact,
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,
             shutdown_timeout_ms: 4_000,

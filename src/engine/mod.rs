@@ -26,6 +26,7 @@ mod saving;
 mod sessions;
 mod sleep;
 mod steps;
+mod tune;
 mod types;
 mod worker;
 
@@ -40,6 +41,9 @@ pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
 pub use runner::{Mix, Runner};
 pub use saving::StateOptions;
+pub use tune::{
+    Measured, TuneOptions, TuneProgress, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on,
+};
 pub use types::*;
 
 use std::sync::Arc;

@@ -20,6 +20,7 @@ use super::quota::Quotas;
 use super::runner::Runner;
 use super::sampling;
 use super::saving::StateOptions;
+use super::tune::{TuneOptions, Tuner};
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate, named_template};
 use crate::config::{KvDtype, MemoryReserve, Sampling};
@@ -91,6 +92,8 @@ pub struct EngineOptions {
     pub state: Option<StateOptions>,
     /// How kernels are checked before they are used; `None`: not at all.
     pub check: Option<CheckOptions>,
+    /// How kernels are tuned; `None`: not at all.
+    pub tune: Option<TuneOptions>,
 }
 
 impl Default for EngineOptions {
@@ -116,6 +119,7 @@ impl Default for EngineOptions {
             host_cache_bytes: 1 << 30,
             state: None,
             check: None,
+            tune: None,
         }
     }
 }
@@ -257,7 +261,9 @@ fn load(
         kv_bytes: config.bytes(),
     };
     let check = options.check.clone().map(Check::new);
-    let mut source = ModelSource { file, adapters: adapter_files, kv: config, limits, check };
+    let tuner = options.tune.clone().map(Tuner::new);
+    let mut source =
+        ModelSource { file, adapters: adapter_files, kv: config, limits, check, tuner };
     let runner = source.load(executor, open, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
     source.file.metadata_mut().drop_tokenizer_arrays();

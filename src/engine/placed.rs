@@ -6,11 +6,13 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::budget;
 use super::check::{Check, KernelFault};
 use super::open::OpenError;
 use super::runner::Runner;
+use super::tune::Tuner;
 use crate::config::MemoryReserve;
 use crate::gguf::GgufFile;
 use crate::gpu::{DeviceError, Executor};
@@ -29,6 +31,7 @@ pub(super) struct ModelSource {
     pub(super) kv: KvConfig,
     pub(super) limits: Limits,
     pub(super) check: Option<Check>,
+    pub(super) tuner: Option<Tuner>,
 }
 
 impl ModelSource {
@@ -55,6 +58,9 @@ impl ModelSource {
         };
         let kv = KvCache::new(&mut *executor, config)?;
         let mut runner = Runner::new(executor, model, kv);
+        if let Some(tuner) = &mut self.tuner {
+            tuner.prepare(&mut runner);
+        }
         if let Some(check) = &mut self.check
             && !check.run(&mut runner)?
         {
@@ -153,6 +159,21 @@ impl Placed {
         self.runner =
             Some(reopen.source.load(executor, Some(&mut reopen.open), Some(reserve), progress)?);
         self.on_device.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// How long to rest before the next step of the tuner, if there is one to come.
+    pub(super) fn tuning_due_in(&self, idle: Duration) -> Option<Duration> {
+        self.runner.as_ref()?;
+        self.reopen.as_ref()?.source.tuner.as_ref()?.due_in(idle)
+    }
+
+    /// Takes a step of the tuner.
+    pub(super) fn tune(&mut self) -> Result<(), DeviceError> {
+        let tuner = self.reopen.as_mut().and_then(|reopen| reopen.source.tuner.as_mut());
+        if let (Some(tuner), Some(runner)) = (tuner, &mut self.runner) {
+            tuner.step(runner)?;
+        }
         Ok(())
     }
 

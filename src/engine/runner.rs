@@ -1,8 +1,9 @@
 //! Runs batches: the executor, the model and its KV cache, and the recordings prepared so far.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::gpu::{BufferSlice, DeviceError, Executor, PreparedId, Recording, Ticket};
+use crate::gpu::{BufferSlice, Choice, DeviceError, Executor, PreparedId, Recording, Ticket, Work};
 use crate::kernels::work::{self, Positions};
 use crate::kv_cache::{KvCache, KvLease};
 use crate::model::{BatchShape, Model};
@@ -131,6 +132,14 @@ impl Runner {
             self.executor.read(self.model.inputs().logits.buffer, 0, out)?;
         }
         Ok(())
+    }
+
+    /// Has steps from now on make these choices: what was recorded is recorded anew.
+    pub(super) fn set_tuned(&mut self, tuned: BTreeMap<Work, Choice>) {
+        self.model.set_tuned(tuned);
+        for ready in std::mem::take(&mut self.prepared) {
+            self.release(&ready);
+        }
     }
 
     /// What the recording for a batch without adapters depends on.

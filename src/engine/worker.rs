@@ -182,14 +182,20 @@ impl Worker {
                 self.recover(error)?;
             }
             let limit = self.idle_unload.filter(|_| self.can_unload());
-            let rest = limit.map(|limit| limit.saturating_sub(self.last_busy.elapsed()));
-            match receive(commands, rest) {
+            let idle = self.last_busy.elapsed();
+            let unload_in = limit.map(|limit| limit.saturating_sub(idle));
+            let tune_in = self.runner.tuning_due_in(idle);
+            let tunes = tune_in.is_some() && (unload_in.is_none() || tune_in < unload_in);
+            match receive(commands, if tunes { tune_in } else { unload_in }) {
                 Received::Command(command) => return Ok(Some(command)),
                 Received::Closed => return Ok(None),
                 Received::TimedOut => {
-                    if let Err(error) = self.unload() {
+                    // Then it looks for commands again: nobody waits for more than one step.
+                    let done = if tunes { self.runner.tune() } else { self.unload() };
+                    if let Err(error) = done {
                         self.recover(error)?;
                     }
+                    self.heartbeat.beat();
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What a device can do and what it must be spared, filled once when it is opened.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Kernel;
 
@@ -70,7 +70,16 @@ pub struct Capabilities {
     /// Names of kernels that were found to compute wrongly here: safer ones take their place where
     /// there are such.
     pub avoided: BTreeSet<&'static str>,
+    /// Choices that were measured to be faster here than the rules of a kernel's Rust file.
+    pub tuned: BTreeMap<Work, Choice>,
 }
+
+/// Work that dispatches have in common which should be cut alike: a kernel's name, and numbers that
+/// the kernel's Rust file gives a meaning.
+pub type Work = (&'static str, [u64; 3]);
+
+/// How to cut it, in the terms of the kernel's Rust file.
+pub type Choice = [u32; 3];
 
 impl Capabilities {
     /// Whether matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.

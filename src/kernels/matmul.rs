@@ -1,9 +1,10 @@
 //! `shaders/matmul.comp`: products with packed weights, for one token or many.
 
 use bytemuck::{Pod, Zeroable};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, u32_of,
+    PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, tuned, u32_of,
 };
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
@@ -91,7 +92,7 @@ impl Operands {
 /// K.
 ///
 /// `split` must not depend on the number of tokens, so that a token's result does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// Rows of a lane; even.
     pub rows: u32,
@@ -198,10 +199,14 @@ pub const GROUP_MULTIPLE: u64 = 8;
 /// Appends the product, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
     if matmul.weights.sliced {
-        return matmul_sliced::record(recording, caps, matmul);
+        let before = recording.commands.len();
+        matmul_sliced::record(recording, caps, matmul);
+        return tuned::apply(&mut recording.commands[before..], caps);
     }
     let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
+    let before = recording.commands.len();
     record_shaped(recording, caps, matmul, shape);
+    tuned::apply(&mut recording.commands[before..], caps);
 }
 
 /// Appends the product: one dispatch for each slice of the weights that can be bound, and for each

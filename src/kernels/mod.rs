@@ -19,6 +19,7 @@ pub mod qkv_post;
 pub mod read_stream;
 pub mod rms_norm;
 pub mod spirv;
+pub mod tuned;
 pub mod work;
 
 use crate::gpu::{BufferSlice, Capabilities, Kernel};

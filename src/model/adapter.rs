@@ -280,7 +280,7 @@ fn padded(
     let (row_len, rows) = (tensor.row_len() as usize, tensor.rows() as usize);
     let mut values = vec![0.0; row_len * rows];
     dequantize_row(dtype, &bytes, &mut values);
-    if let Some(value) = values.iter().find(|value| !(value.abs() <= VALUE_MAX)) {
+    if let Some(value) = values.iter().find(|value| value.is_nan() || value.abs() > VALUE_MAX) {
         return Err(refuse(file, &tensor.name, &format!("values up to {VALUE_MAX}"), value));
     }
     let kept = if dtype == DType::F16 { DType::F16 } else { DType::F32 };

@@ -30,7 +30,9 @@ pub use rope::{RopeFactors, RopeSpec, Yarn};
 pub use scratch::{Inputs, Limits};
 
 use crate::gguf::GgufFile;
-use crate::gpu::{BufferSlice, Capabilities, Executor};
+use std::collections::BTreeMap;
+
+use crate::gpu::{BufferSlice, Capabilities, Choice, Executor, Work};
 use adapter::AdapterScratch;
 use layers::{Embeddings, Head, Layer};
 use rope::RopeTable;
@@ -134,6 +136,17 @@ impl Model {
             weights_bytes,
             parameters,
         })
+    }
+
+    /// Has recordings from now on make these choices, which were measured on the device.
+    pub fn set_tuned(&mut self, tuned: BTreeMap<Work, Choice>) {
+        self.capabilities.tuned = tuned;
+    }
+
+    /// What the device can do, and how recordings make use of it.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// The network's shape.

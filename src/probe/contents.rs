@@ -63,6 +63,29 @@ impl Probe {
         &self.dispatch
     }
 
+    /// Another dispatch of the same kernel over the same contents.
+    ///
+    /// # Panics
+    /// If it has other bindings than [`Probe::dispatch`]: a bug of the caller.
+    #[must_use]
+    pub fn with(&self, dispatch: Dispatch) -> Self {
+        assert_eq!(dispatch.bindings, self.dispatch.bindings, "the same buffers");
+        Self { dispatch, contents: self.contents.clone() }
+    }
+
+    /// Fills a binding with floats between -1 and 1 from a fixed sequence.
+    pub fn fill(&mut self, binding: usize) {
+        let bytes = &mut self.contents[self.dispatch.bindings[binding].buffer.0 as usize];
+        let mut state = 0x2545_f491_u32;
+        for word in bytes.chunks_exact_mut(4) {
+            state ^= state << 13; // xorshift32
+            state ^= state >> 17;
+            state ^= state << 5;
+            let value = f64::from(state) / f64::from(u32::MAX) * 2.0 - 1.0;
+            word.copy_from_slice(&(value as f32).to_le_bytes());
+        }
+    }
+
     /// Runs it on an executor, over buffers that it makes and destroys; returns what is in the
     /// written ones then, in the order of their bindings.
     ///

@@ -106,6 +106,17 @@ pub fn write<T: Serialize>(folder: &Path, kind: &str, key: &Key, found: &T) {
     }
 }
 
+/// Forgets what was kept for the device and driver of the key, by whatever build.
+///
+/// # Errors
+/// The file is there and cannot be removed.
+pub fn forget(folder: &Path, kind: &str, key: &Key) -> std::io::Result<()> {
+    match fs::remove_file(key.file(folder, kind)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
 /// Writes beside the file and renames: a reader sees the old file or the new one.
 fn replace(file: &Path, text: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));

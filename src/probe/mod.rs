@@ -11,6 +11,6 @@ mod shrink;
 mod values;
 
 pub use contents::Probe;
-pub use key::{Key, read, write};
+pub use key::{Key, forget, read, write};
 pub use shrink::TABLE_ROWS;
 pub use values::Difference;

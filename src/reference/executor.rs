@@ -1,6 +1,6 @@
 //! The executor interface over host memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::{Memory, run};
@@ -60,6 +60,7 @@ impl ReferenceExecutor {
             timestamp_period_ns: 0.0,
             workarounds: Workarounds::default(),
             avoided: BTreeSet::new(),
+            tuned: BTreeMap::new(),
         };
         Self { capabilities, memory: Memory::default(), prepared: HashMap::new(), next: 1 }
     }

@@ -90,7 +90,7 @@ impl Sampler {
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self, SamplingError> {
         params.check()?;
         let seed = params.seed.unwrap_or_else(rng::system_seed);
-        Ok(Self { params: params.clone(), seed, step: 0, vocab_size, candidates: Vec::new() })
+        Ok(Self { params: *params, seed, step: 0, vocab_size, candidates: Vec::new() })
     }
 
     /// The seed in use: the one asked for, or the system's.

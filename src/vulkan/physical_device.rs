@@ -1,6 +1,6 @@
 //! What a device can do, read once when devices are listed; nothing else asks the driver.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::null_mut;
 
 use ash::{ext, khr, vk};
@@ -216,6 +216,7 @@ impl Facts {
             timestamp_period_ns: if has_timestamps { limits.timestamp_period } else { 0.0 },
             workarounds: Workarounds { no_subgroup_ops: disable_subgroup_ops },
             avoided: BTreeSet::new(),
+            tuned: BTreeMap::new(),
         }
     }
 

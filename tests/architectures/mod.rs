@@ -1,6 +1,6 @@
 //! Tiny models of every architecture with random weights, made by the test itself, and what
 //! llama.cpp computes of them (`tests/data/architectures/`).
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test uses a part
+#![allow(dead_code, unreachable_pub, unused_imports, clippy::unwrap_used)] // each test uses a part
 
 mod models;
 

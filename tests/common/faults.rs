@@ -72,7 +72,11 @@ struct State {
     budget_bytes: Option<u64>,
     /// Kernels that compute wrongly.
     wrong: BTreeSet<String>,
-    /// Kernels that ran.
+    /// Dispatches that compute wrongly.
+    wrong_where: Option<fn(&Dispatch) -> bool>,
+    /// What dispatches take, in nanoseconds.
+    times: Option<fn(&Dispatch) -> f64>,
+    /// Kernels that ran, alone and with their constants.
     ran: BTreeSet<String>,
 }
 
@@ -89,7 +93,17 @@ impl Plan {
         self.state().wrong.insert(kernel.to_owned());
     }
 
-    /// The kernels that were prepared since this was last asked.
+    /// From now on, such dispatches compute wrongly wherever they are prepared.
+    pub fn set_wrong_where(&self, wrong: fn(&Dispatch) -> bool) {
+        self.state().wrong_where = Some(wrong);
+    }
+
+    /// From now on, the device says that the first dispatch of a recording takes so long.
+    pub fn set_times(&self, times: fn(&Dispatch) -> f64) {
+        self.state().times = Some(times);
+    }
+
+    /// The kernels that were prepared since this was last asked, alone and with their constants.
     pub fn take_ran(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.state().ran)
     }
@@ -121,12 +135,27 @@ impl Plan {
         }
         self.state().opened += 1;
         let plan = self.clone();
-        let parts = HashMap::new();
-        Ok(Box::new(Faulty { inner: Box::new(inner), plan, lost: false, parts, next: 1 << 40 }))
+        Ok(Box::new(Faulty {
+            inner: Box::new(inner),
+            plan,
+            lost: false,
+            parts: HashMap::new(),
+            first: HashMap::new(),
+            next: 1 << 40,
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a dispatch is prepared; whether it computes wrongly.
+    fn note_dispatch(&self, dispatch: &Dispatch) -> bool {
+        let mut state = self.state();
+        let name = dispatch.kernel.name;
+        state.ran.insert(name.to_owned());
+        state.ran.insert(format!("{name} {:?}", dispatch.spec));
+        state.wrong.contains(name) || state.wrong_where.is_some_and(|wrong| wrong(dispatch))
     }
 
     /// Counts a call; what goes wrong with it.
@@ -152,6 +181,8 @@ struct Faulty {
     lost: bool,
     /// Recordings with dispatches that compute wrongly, cut behind each of these.
     parts: HashMap<PreparedId, Vec<(PreparedId, Option<BufferSlice>)>>,
+    /// The first dispatch of each recording.
+    first: HashMap<PreparedId, Dispatch>,
     next: u64,
 }
 
@@ -240,23 +271,25 @@ impl Executor for Faulty {
         let mut part = Recording::new();
         for command in &recording.commands {
             part.commands.push(command.clone());
-            if let Command::Dispatch(dispatch) = command {
-                let mut state = self.plan.state();
-                state.ran.insert(dispatch.kernel.name.to_owned());
-                if state.wrong.contains(dispatch.kernel.name) {
-                    drop(state);
-                    let prepared = self.inner.prepare(&std::mem::take(&mut part))?;
-                    parts.push((prepared, Some(output(dispatch))));
-                }
+            if let Command::Dispatch(dispatch) = command
+                && self.plan.note_dispatch(dispatch)
+            {
+                let prepared = self.inner.prepare(&std::mem::take(&mut part))?;
+                parts.push((prepared, Some(output(dispatch))));
             }
         }
-        if parts.is_empty() {
-            return self.inner.prepare(recording);
+        let prepared = if parts.is_empty() {
+            self.inner.prepare(recording)?
+        } else {
+            parts.push((self.inner.prepare(&part)?, None));
+            self.next += 1;
+            self.parts.insert(PreparedId(self.next), parts);
+            PreparedId(self.next)
+        };
+        if let Some(Command::Dispatch(dispatch)) = recording.commands.first() {
+            self.first.insert(prepared, dispatch.clone());
         }
-        parts.push((self.inner.prepare(&part)?, None));
-        self.next += 1;
-        self.parts.insert(PreparedId(self.next), parts);
-        Ok(PreparedId(self.next))
+        Ok(prepared)
     }
 
     fn release(&mut self, prepared: PreparedId) {
@@ -304,6 +337,13 @@ impl Executor for Faulty {
     }
 
     fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
-        self.inner.timings(prepared)
+        let times = self.plan.state().times;
+        match (times, self.first.get(&prepared)) {
+            (Some(times), Some(dispatch)) => {
+                let name = dispatch.kernel.name.to_owned();
+                Ok(vec![CommandTiming { name, nanoseconds: times(dispatch) }])
+            }
+            _ => self.inner.timings(prepared),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! An executor that writes a marker into all pages when a test says so, and looks for it in whatever
-//! is read from the device.
+//! An executor that writes a marker into all pages when a test says so, and looks for it in
+//! whatever is read from the device.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -6,6 +6,7 @@ mod generation;
 mod model;
 mod sessions;
 mod store;
+mod tune;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ pub use model::{
     DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, QuantizeOptions, TokenizeOptions,
 };
 pub use store::{ModelsOptions, PullOptions, RmOptions};
+pub use tune::{Numerics, TuneOptions};
 
 const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
 
@@ -157,6 +159,8 @@ Examples:
     Perplexity(PerplexityOptions),
     /// Measure a model's speed on a device (needs no daemon)
     Bench(BenchOptions),
+    /// Measure which shapes of the kernels are the fastest on this device
+    Tune(TuneOptions),
     /// Show what the driver's compiler makes of every shader; fails where registers spill
     #[command(hide = true)]
     ShaderStats(ShaderStatsOptions),

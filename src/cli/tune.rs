@@ -1,0 +1,119 @@
+//! `hob tune`: measures shapes of kernels on a device, and shows what was chosen and why.
+
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::TuneOptions;
+use super::local::{LocalError, LocalOptions, cache_dir, open_device, open_model, tune_options};
+use super::output::Output;
+use super::table::{Align, Table};
+use super::{CliError, exit, output, paths};
+use crate::config::KvDtype;
+use crate::engine::{Measured, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on};
+use crate::gpu::Executor;
+use crate::kernels::matmul::Shape;
+
+/// Tokens of the context that the model is opened with; products do not depend on it.
+const CONTEXT_TOKENS: u32 = 512;
+
+pub(crate) fn run(options: &TuneOptions) -> Result<u8, CliError> {
+    let folder = options.cache_dir.clone().or_else(cache_dir).ok_or(CliError::NoCache)?;
+    let executor = open_device(options.device.as_deref())?;
+    if options.reset {
+        let forgotten = forget_tuning(executor.capabilities(), &folder);
+        forgotten.map_err(|source| CliError::Forget { folder: folder.clone(), source })?;
+        if options.model.is_none() {
+            output::note(&"nothing is tuned on this device any more");
+            return Ok(exit::DONE);
+        }
+    }
+    let products = match &options.model {
+        None => tuned_on(executor.capabilities(), &folder),
+        Some(model) => measure(Box::new(executor), model, options, folder)?,
+    };
+    let mut output = Output::stdout();
+    if options.json {
+        output.json(&products)?;
+    } else {
+        write(&products, &mut output)?;
+    }
+    Ok(exit::DONE)
+}
+
+/// Measures all that is not known yet, with a bar on the terminal.
+fn measure(
+    executor: Box<dyn Executor>,
+    model: &Path,
+    options: &TuneOptions,
+    folder: PathBuf,
+) -> Result<Vec<TunedProduct>, CliError> {
+    let local = LocalOptions {
+        model: paths::model(model)?,
+        device: options.device.clone(),
+        kv_dtype: KvDtype::Auto,
+        context_tokens: CONTEXT_TOKENS,
+    };
+    let mut runner = open_model(executor, &local, 1, None)?.runner;
+    let mut tuner = Tuner::new(tune_options(true, options.numerics.into(), Some(folder)));
+    tuner.prepare(&mut runner);
+    let style = "tuning {wide_bar} {pos}/{len} {eta}";
+    let bar = ProgressBar::new(0)
+        .with_style(ProgressStyle::with_template(style).expect("the template is a constant"));
+    while let Some(progress) = tuner.step(&mut runner).map_err(LocalError::from)? {
+        bar.set_length(progress.all as u64);
+        bar.set_position(progress.done as u64);
+    }
+    bar.finish_and_clear();
+    Ok(tuner.done().to_vec())
+}
+
+fn write(products: &[TunedProduct], output: &mut Output) -> Result<(), CliError> {
+    if products.is_empty() {
+        return output
+            .line("nothing was measured on this device; `hob tune --model MODEL` does it");
+    }
+    let mut table = Table::new(&[
+        ("KERNEL", Align::Left),
+        ("MATRIX", Align::Right),
+        ("TOKENS", Align::Right),
+        ("DEFAULT", Align::Right),
+        ("CHOSEN", Align::Left),
+        ("TIME", Align::Right),
+        ("OTHERS (µs)", Align::Left),
+    ]);
+    for product in products {
+        let (default, chosen) = (&product.shapes[0], &product.shapes[product.chosen]);
+        let others = product.shapes.iter().enumerate().skip(1);
+        let others = others.filter(|(index, _)| *index != product.chosen);
+        let others: Vec<String> = others.map(|(_, measured)| cell(measured)).collect();
+        table.row(vec![
+            product.kernel.clone(),
+            format!("{}x{}", product.rows, product.row_len),
+            product.tokens.to_string(),
+            cell(default),
+            if product.chosen == 0 { "the default".into() } else { cell(chosen) },
+            format!("{:.2}x", product.ratio()),
+            others.join(", "),
+        ]);
+    }
+    table.write(output)?;
+    let log: f64 = products.iter().map(|product| product.ratio().ln()).sum();
+    let mean = (log / products.len() as f64).exp();
+    let changed = products.iter().filter(|product| product.chosen > 0).count();
+    output.line(&format!(
+        "{changed} of {} products run in other shapes; the mean time is {mean:.3} of the default's",
+        products.len()
+    ))
+}
+
+/// A shape and what was found out about it.
+fn cell(measured: &Measured) -> String {
+    let Shape { rows, tokens, split } = measured.shape;
+    let microseconds = measured.nanoseconds / 1000.0;
+    match &measured.verdict {
+        Verdict::Right => format!("{rows}x{tokens}/{split} {microseconds:.0}"),
+        Verdict::OtherBits => format!("{rows}x{tokens}/{split} {microseconds:.0} (other bits)"),
+        Verdict::Wrong(_) => format!("{rows}x{tokens}/{split} WRONG"),
+    }
+}
