@@ -213,6 +213,7 @@ fn a_man_page_for_each_command() {
         "status",
         "tokenize",
         "top",
+        "tune",
     ];
     let expected = commands.map(|command| format!("hob-{command}.1"));
     assert_eq!(names, [&expected[..], &["hob.1".into(), "hobd.1".into()]].concat());
