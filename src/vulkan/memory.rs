@@ -346,10 +346,12 @@ impl Memory {
         let live = self.device.chosen.memory_budget;
         HeapBudget {
             limit_bytes: if live { budget.budget } else { heap.size },
-            // Blocks that are allocated but have room count as free.
+            // Blocks that are allocated but have room count as free. Some drivers count only what
+            // was written to.
             taken_bytes: budget
                 .usage
-                .saturating_sub(statistics.blockBytes.saturating_sub(statistics.allocationBytes)),
+                .saturating_sub(statistics.blockBytes.saturating_sub(statistics.allocationBytes))
+                .max(statistics.allocationBytes),
             total_bytes: heap.size,
         }
     }
