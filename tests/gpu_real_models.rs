@@ -13,8 +13,8 @@ const TOLERANCE_F32: f32 = 0.02;
 const TOLERANCE_F16_GELU: f32 = 0.025;
 /// The same with keys and values rounded to f16.
 const TOLERANCE_F16: f32 = 0.05;
-/// And rounded to bytes with a scale for 32: few numbers of a key are large, and set their block's
-/// scale. Rare tokens notice: one of another prompt of SmolLM2's moves by 0.57.
+/// And rounded to bytes with a scale for 32: few numbers of a key are large, and their block's scale
+/// is theirs. Rare tokens notice: one of another prompt of SmolLM2's moves by 0.57.
 const TOLERANCE_Q8_0: f32 = 0.4;
 /// How many prompts show that.
 const PROMPTS_Q8_0: usize = 3;
