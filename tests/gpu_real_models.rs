@@ -13,14 +13,8 @@ const TOLERANCE_F32: f32 = 0.02;
 const TOLERANCE_F16_GELU: f32 = 0.025;
 /// The same with keys and values rounded to f16.
 const TOLERANCE_F16: f32 = 0.05;
-/// And rounded to bytes with a scale for 32: few numbers of a key are large, and their block's scale
-/// is theirs. Rare tokens notice: one of another prompt of SmolLM2's moves by 0.57.
-const TOLERANCE_Q8_0: f32 = 0.4;
-/// How many prompts show that.
-const PROMPTS_Q8_0: usize = 3;
-
-/// Beside weights and cache, for prompts taken 512 tokens at a time.
-const SCRATCH_MIB_MAX: u64 = 64;
+/// And rounded to bytes with a scale for 32.
+const TOLERANCE_Q8_0: f32 = 0.15;
 
 /// Rounding shows in short prompts as in long ones, and the time is short.
 const F16_PROMPT_TOKENS_MAX: usize = 100;
@@ -40,11 +34,8 @@ fn check(file: &str, golden: &str, tolerance_f32: f32) {
         let slow = format!("{executor:?}").contains("SwiftShader");
         let goldens = golden_data(golden);
         let count = if slow { 1 } else { goldens.len() };
-        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 512, format };
+        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, format };
         let mut driven = Driven::load(Box::new(executor), &model, sizes);
-        let scratch = driven.runner.model().scratch_bytes() >> 20;
-        assert!(scratch <= SCRATCH_MIB_MAX, "{scratch} MiB of scratch, of {SCRATCH_MIB_MAX}");
-        let count = if format == KvFormat::Q8_0 { count.min(PROMPTS_Q8_0) } else { count };
         for golden in &goldens[..count] {
             if format != KvFormat::F32 && golden.tokens.len() > F16_PROMPT_TOKENS_MAX {
                 continue;

@@ -56,12 +56,11 @@ fn load(mut executor: Box<dyn Executor>, base: &GgufFile, adapters: &[AdapterFil
     let sizes = sizes();
     let hyper = read_hyper_params(base).unwrap();
     let config = KvConfig {
-        layout: PageLayout::new(
-            executor.capabilities(),
-            hyper.kv_heads,
-            hyper.head_dim,
-            sizes.format,
-        ),
+        layout: PageLayout {
+            kv_heads: hyper.kv_heads,
+            head_dim: hyper.head_dim,
+            format: sizes.format,
+        },
         layers: hyper.kv_layers(),
         context_tokens: sizes.context_tokens,
         tokens_max: sizes.context_tokens * sizes.sessions,

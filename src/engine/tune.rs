@@ -271,7 +271,6 @@ impl Tuner {
                 tile_tokens: 1,
                 logit_rows,
                 encoded: false,
-                splits: 1,
                 adapters: 0,
             };
             for command in runner.model().record_forward(runner.kv(), shape).commands {

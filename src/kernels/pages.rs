@@ -1,9 +1,6 @@
-//! `shaders/include/pages.glsl`: where a KV page keeps a position's key and value, and as what.
+//! `shaders/include/pages.glsl`: where a KV page keeps the key and value of a position, and as what.
 
 use half::f16;
-
-use super::spirv;
-use crate::gpu::Capabilities;
 
 /// Number format of keys and values; the numbers are those of the shaders' `KV_FORMAT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,11 +62,11 @@ impl KvFormat {
 /// Pages of one layer.
 ///
 /// ```text
-/// K  [kv_heads][words of a head / key_words][TOKENS][key_words] words of 32 bits
-/// V  [kv_heads][TOKENS][words of a head] words
+/// K  [kv_heads][head_dim / quad][TOKENS] quads of 128 bits: neighbouring positions side by side
+/// V  [kv_heads][TOKENS][head_dim / quad] quads: neighbouring dimensions side by side
 /// ```
 ///
-/// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last may be half used):
+/// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last one may be half used):
 ///
 /// ```text
 /// of K  [kv_heads][head_dim / 64][TOKENS]
@@ -83,30 +80,15 @@ pub struct PageLayout {
     pub head_dim: u32,
     /// What keys and values are kept as.
     pub format: KvFormat,
-    /// Words of a position's key that are side by side: a quad, which a lane loads at once, or one
-    /// word, where lanes load together.
-    pub key_words: u32,
 }
 
 impl PageLayout {
     /// Positions of a page.
     pub const TOKENS: u32 = 32;
 
-    /// Pages as the device reads them best.
-    ///
-    /// # Panics
-    /// If the format does not hold heads of so many dimensions: the caller has checked it.
-    #[must_use]
-    pub fn new(caps: &Capabilities, kv_heads: u32, head_dim: u32, format: KvFormat) -> Self {
-        assert!(format.holds(head_dim), "{} holds whole blocks alone", format.name());
-        let together = caps.loads_together() && !caps.avoids(&spirv::ATTENTION_TOGETHER);
-        Self { kv_heads, head_dim, format, key_words: if together { 1 } else { 4 } }
-    }
-
-    /// The same pages as another device reads them best, or one on which kernels were found wrong.
-    #[must_use]
-    pub fn on(self, caps: &Capabilities) -> Self {
-        Self::new(caps, self.kv_heads, self.head_dim, self.format)
+    /// Values in a quad of 128 bits.
+    const fn quad(&self) -> u32 {
+        4 * self.format.per_word()
     }
 
     /// Words of one head's values at one position.
@@ -143,12 +125,12 @@ impl PageLayout {
     /// values it is.
     fn word(&self, page: u32, slot: u32, kv_head: u32, value: bool, dim: u32) -> (usize, u32) {
         let per_word = self.format.per_word();
-        let (words, word, side) = (self.head_words(), dim / per_word, self.key_words);
         let in_page = if value {
-            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * words + word
+            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * self.head_words() + dim / per_word
         } else {
-            let part = (kv_head * (words / side) + word / side) * Self::TOKENS + slot;
-            part * side + word % side
+            let quad =
+                (kv_head * (self.head_dim / self.quad()) + dim / self.quad()) * Self::TOKENS + slot;
+            quad * 4 + dim % self.quad() / per_word
         };
         (self.page_at(page) + in_page as usize, dim % per_word)
     }
@@ -246,9 +228,8 @@ mod tests {
 
     #[test]
     fn keys_and_values_of_a_page_have_places_of_their_own() {
-        let shapes = FORMATS.into_iter().flat_map(|format| [(format, 64, 4), (format, 96, 1)]);
-        for (format, head_dim, key_words) in shapes {
-            let layout = PageLayout { kv_heads: 3, head_dim, format, key_words };
+        for (format, head_dim) in FORMATS.into_iter().flat_map(|f| [(f, 64), (f, 96)]) {
+            let layout = PageLayout { kv_heads: 3, head_dim, format };
             let mut seen = vec![0_u64; 2 * (layout.page_bytes() / 4) as usize];
             for value in [false, true] {
                 for (head, slot) in
@@ -277,7 +258,7 @@ mod tests {
     #[test]
     fn what_is_stored_is_loaded() {
         for format in FORMATS {
-            let layout = PageLayout { kv_heads: 2, head_dim: 96, format, key_words: 4 };
+            let layout = PageLayout { kv_heads: 2, head_dim: 96, format };
             let mut words = vec![0; (layout.page_bytes() / 4) as usize];
             // Whole multiples of what becomes each block's scale.
             let code = |at: usize| if at == 31 { 127.0 } else { 4.0 * at as f32 - 64.0 };
@@ -292,8 +273,7 @@ mod tests {
 
     #[test]
     fn blocks_keep_a_value_to_half_a_step_whatever_its_size() {
-        let format = KvFormat::Q8_0;
-        let layout = PageLayout { kv_heads: 1, head_dim: 32, format, key_words: 1 };
+        let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::Q8_0 };
         for size in [0.0_f32, 1e-12, 1e-6, 1.0, 3e4, 8e6] {
             let values: Vec<f32> =
                 (0..32).map(|i| size * ((i * 37 % 64) as f32 / 32.0 - 1.0)).collect();
@@ -311,8 +291,7 @@ mod tests {
 
     #[test]
     fn a_format_says_what_it_takes() {
-        let of = |format| PageLayout { kv_heads: 3, head_dim: 64, format, key_words: 4 };
-        let bytes = |format| of(format).token_bytes();
+        let bytes = |format| PageLayout { kv_heads: 3, head_dim: 64, format }.token_bytes();
         assert_eq!(FORMATS.map(bytes), [6 * 256, 6 * 128, 6 * 68]);
         assert!(KvFormat::Q8_0.holds(96) && !KvFormat::Q8_0.holds(80) && KvFormat::F16.holds(80));
         assert_eq!(FORMATS.map(|format| KvFormat::of_code(format.code())), FORMATS);

@@ -154,7 +154,7 @@ impl Driven {
         let file = hob::hf::open_model(path, None).expect("a model");
         let hyper = read_hyper_params(&file).expect("a supported model");
         let layout =
-            PageLayout::new(executor.capabilities(), hyper.kv_heads, hyper.head_dim, sizes.format);
+            PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, format: sizes.format };
         let config = KvConfig {
             layout,
             layers: hyper.kv_layers(),

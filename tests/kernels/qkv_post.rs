@@ -33,7 +33,8 @@ struct Layer {
 
 impl Layer {
     fn add(&self, case: &mut Case) {
-        let layout = PageLayout::new(&case.caps, self.kv_heads, self.head_dim, self.format);
+        let layout =
+            PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, format: self.format };
         let tokens = STEPS.len();
         let width = ((self.heads + 2 * self.kv_heads) * self.head_dim) as usize;
         let steps = STEPS.map(|(position, table)| [u32::MAX, position, table, u32::MAX]);
@@ -50,7 +51,9 @@ impl Layer {
         let q_count = tokens * (self.heads * self.head_dim) as usize;
         let args = QkvPost {
             heads: self.heads,
-            layout,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            format: self.format,
             neox: self.neox,
             rope_dim: self.rope_dim,
             rope_coarse,
