@@ -1,15 +1,15 @@
 // KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all
 // V, then the scales of KV_Q8_0.
 //
-//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side, for
-//        lanes that each own a position
-//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side, for
-//        lanes that each own dimensions
+//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side,
+//        for lanes that each own a position
+//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side,
+//        for lanes that each own dimensions
 //     scales of K  [kv_heads][SCALE_WORDS][PAGE_TOKENS] words of two f16, of 32 dimensions each
 //     scales of V  [kv_heads][PAGE_TOKENS][SCALE_WORDS]
 //
-// A quad is 128 bits: 4 f32, 8 f16 or 16 bytes. The including shader defines HEAD_DIM and KV_FORMAT,
-// one of src/kernels/pages.rs: KvFormat.
+// A quad is 128 bits: 4 f32, 8 f16 or 16 bytes. The including shader defines HEAD_DIM and
+// KV_FORMAT, one of src/kernels/pages.rs: KvFormat.
 
 const uint KV_F32 = 0;
 const uint KV_F16 = 1;

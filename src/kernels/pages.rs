@@ -1,4 +1,4 @@
-//! `shaders/include/pages.glsl`: where a KV page keeps the key and value of a position, and as what.
+//! `shaders/include/pages.glsl`: where a KV page keeps a position's key and value, and as what.
 
 use half::f16;
 
@@ -66,7 +66,7 @@ impl KvFormat {
 /// V  [kv_heads][TOKENS][head_dim / quad] quads: neighbouring dimensions side by side
 /// ```
 ///
-/// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last one may be half used):
+/// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last may be half used):
 ///
 /// ```text
 /// of K  [kv_heads][head_dim / 64][TOKENS]
