@@ -15,13 +15,12 @@ use std::path::Path;
 
 use adapters::{Adapter, build, keys, merge};
 use common::{Driven, Sizes};
-use hob::engine::{Mix, Runner};
+use hob::engine::Mix;
 use hob::gguf::{GgufBuilder, GgufFile};
 use hob::gpu::Executor;
 use hob::hf;
-use hob::kernels::{KvFormat, PageLayout};
-use hob::kv_cache::{KvCache, KvConfig};
-use hob::model::{AdapterFile, Limits, Model, read_hyper_params};
+use hob::kernels::KvFormat;
+use hob::model::{AdapterFile, read_hyper_params};
 use hob::reference::ReferenceExecutor;
 use hob::scheduler::{Batch, TokenSpan};
 use hob::tensor::DType;
@@ -52,30 +51,8 @@ fn sizes() -> Sizes {
 }
 
 /// A model with adapters, driven as the engine does.
-fn load(mut executor: Box<dyn Executor>, base: &GgufFile, adapters: &[AdapterFile]) -> Driven {
-    let sizes = sizes();
-    let hyper = read_hyper_params(base).unwrap();
-    let config = KvConfig {
-        layout: PageLayout {
-            kv_heads: hyper.kv_heads,
-            head_dim: hyper.head_dim,
-            format: sizes.format,
-        },
-        layers: hyper.kv_layers(),
-        context_tokens: sizes.context_tokens,
-        tokens_max: sizes.context_tokens * sizes.sessions,
-        leases_max: sizes.sessions,
-    };
-    let limits = Limits {
-        tokens_max: sizes.tokens_max,
-        logit_rows_max: 16,
-        context_tokens: sizes.context_tokens,
-        kv_bytes: config.bytes(),
-    };
-    let model = Model::load_with(&mut *executor, base, adapters, limits, &mut |_, _| {}).unwrap();
-    let kv = KvCache::new(&mut *executor, config).unwrap();
-    let runner = Runner::new(executor, model, kv);
-    Driven { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }
+fn load(executor: Box<dyn Executor>, base: &GgufFile, adapters: &[AdapterFile]) -> Driven {
+    Driven::load_with(executor, base, adapters, sizes())
 }
 
 fn text(seed: u32) -> Vec<u32> {

@@ -1,11 +1,11 @@
 //! `embed`: from parameters to the engine's request, and from its vectors to the reply.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::debug;
 
 use super::connection::Connection;
 use super::generate::read_deadline;
-use super::methods::{engine_stopped, out_of_range};
+use super::methods::{engine_stopped, enqueue, out_of_range};
 use super::text;
 use crate::engine::{
     AdmitError, CancelFlag, EmbedRequest, EngineCommand, EngineHandle, ModelInfo, Priority,
@@ -118,12 +118,6 @@ async fn ask(
 ) -> Result<crate::engine::EmbedResult, ErrorObject> {
     let (reply, answer) = oneshot::channel();
     let command = EngineCommand::Embed { request: Box::new(request), reply };
-    engine.commands.try_send(command).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => {
-            let limit = engine.commands.max_capacity();
-            AdmitError::QueueFull { waiting: limit, limit }.into()
-        }
-        mpsc::error::TrySendError::Closed(_) => engine_stopped(),
-    })?;
+    enqueue(engine, command)?;
     Ok(answer.await.map_err(|_| engine_stopped())??)
 }

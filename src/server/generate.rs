@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::connection::Connection;
 use super::conversation::Conversation;
-use super::methods::{engine_stopped, out_of_range};
+use super::methods::{engine_stopped, enqueue, out_of_range};
 use super::sessions::{act, find_session, read_lora};
 use super::{shift, text};
 use crate::config::Sampling;
@@ -74,13 +74,7 @@ pub(super) async fn generate(
     };
     let (events, mut incoming) = mpsc::unbounded_channel();
     let command = EngineCommand::Generate { request: Box::new(request), events };
-    engine.commands.try_send(command).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => {
-            let limit = engine.commands.max_capacity();
-            AdmitError::QueueFull { waiting: limit, limit }.into()
-        }
-        mpsc::error::TrySendError::Closed(_) => engine_stopped(),
-    })?;
+    enqueue(engine, command)?;
     while let Some(event) = incoming.recv().await {
         match event {
             EngineEvent::Token { text, token, logprob } => {

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::connection::Connection;
 use super::conversation::Conversation;
 use super::{embed, generate, metrics, sessions, text};
-use crate::engine::{CancelFlag, EngineCommand, EngineHandle, EngineStatus};
+use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     EmbedParams, ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult,
@@ -180,6 +180,17 @@ pub(super) fn out_of_range(
 
 pub(super) fn engine_stopped() -> ErrorObject {
     ErrorObject::new(ErrorCode::ENGINE_STOPPED, "the engine has stopped; the daemon's log says why")
+}
+
+/// Hands the engine a request, which it refuses where too many wait.
+pub(super) fn enqueue(engine: &EngineHandle, command: EngineCommand) -> Result<(), ErrorObject> {
+    engine.commands.try_send(command).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => {
+            let limit = engine.commands.max_capacity();
+            AdmitError::QueueFull { waiting: limit, limit }.into()
+        }
+        mpsc::error::TrySendError::Closed(_) => engine_stopped(),
+    })
 }
 
 /// Asks the engine something that it answers between two steps.

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use hob::engine::Runner;
+use hob::gguf::GgufFile;
 use hob::gpu::Executor;
 use hob::kernels::{KvFormat, PageLayout};
 use hob::kv_cache::{KvCache, KvConfig, KvLease};
-use hob::model::{Limits, Model, normalise, read_hyper_params};
+use hob::model::{AdapterFile, Limits, Model, normalise, read_hyper_params};
 use hob::reference::ReferenceExecutor;
 use hob::scheduler::{Batch, TokenSpan};
 use serde::Deserialize;
@@ -150,9 +151,19 @@ pub struct Driven {
 }
 
 impl Driven {
-    pub fn load(mut executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
+    pub fn load(executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
         let file = hob::hf::open_model(path, None).expect("a model");
-        let hyper = read_hyper_params(&file).expect("a supported model");
+        Self::load_with(executor, &file, &[], sizes)
+    }
+
+    /// With adapters of the model.
+    pub fn load_with(
+        mut executor: Box<dyn Executor>,
+        file: &GgufFile,
+        adapters: &[AdapterFile],
+        sizes: Sizes,
+    ) -> Self {
+        let hyper = read_hyper_params(file).expect("a supported model");
         let layout =
             PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, format: sizes.format };
         let config = KvConfig {
@@ -168,7 +179,8 @@ impl Driven {
             context_tokens: sizes.context_tokens,
             kv_bytes: config.bytes(),
         };
-        let model = Model::load(&mut *executor, &file, limits, &mut |_, _| {}).expect("it loads");
+        let model = Model::load_with(&mut *executor, file, adapters, limits, &mut |_, _| {})
+            .expect("it loads");
         let kv = KvCache::new(&mut *executor, config).expect("room for the cache");
         let runner = Runner::new(executor, model, kv);
         Self { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }
