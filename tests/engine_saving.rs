@@ -140,6 +140,15 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     }
     let again = run(1);
     assert_eq!((again.cached_tokens, &again.tokens), (0, &first[1].tokens));
+    // Nor does a fork begin with it.
+    let parked = (0..4).find(|at| engine.info(sessions[*at]).place == CachePlace::Disk).unwrap();
+    files(folder.path(), "parked").iter().for_each(|file| fs::write(file, b"else").unwrap());
+    let fork = SessionAction::Fork { name: None, at: Some(49) };
+    let fork = engine.act(sessions[parked], fork).unwrap();
+    assert_eq!((fork.tokens, fork.cached_tokens), (49, 0));
+    let begun = engine.run(request(fork.id, &prompt(parked as u32, 50), 3));
+    assert_eq!((begun.cached_tokens, &begun.tokens), (0, &first[parked].tokens));
+    engine.close(fork.id);
     sessions.iter().for_each(|session| engine.close(*session));
     assert_eq!(files(folder.path(), "parked"), [] as [PathBuf; 0]);
     engine.stop();

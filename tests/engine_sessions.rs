@@ -111,6 +111,30 @@ fn without_room_on_the_host_a_cache_is_computed_again_with_the_same_result() {
     engine.stop();
 }
 
+/// To bring a cache back, others move out, and one of them may take its place on the host.
+#[test]
+fn a_cache_that_is_given_up_for_its_own_return_is_computed_again() {
+    // Of five pages, a session takes two, so that the third has the first move out.
+    let run = |engine: &Engine, session, seed| engine.run(request(session, &prompt(seed, 50), 3));
+    let engine = Engine::start(&small_pool());
+    for seed in 0..3 {
+        run(&engine, engine.session(), seed);
+    }
+    let host_cache_bytes = engine.status().host_cache_bytes; // room for one
+    engine.stop();
+
+    let engine = Engine::start(&EngineOptions { host_cache_bytes, ..small_pool() });
+    let sessions = [engine.session(), engine.session(), engine.session()];
+    let first = [0, 1, 2].map(|at| run(&engine, sessions[at], at as u32));
+    assert_eq!(engine.info(sessions[0]).place, CachePlace::Host);
+    let again = run(&engine, sessions[0], 0);
+    assert_eq!((again.cached_tokens, &again.tokens), (0, &first[0].tokens));
+    assert_eq!(engine.info(sessions[1]).place, CachePlace::Host);
+    engine.act(sessions[0], SessionAction::Truncate { tokens: 50 }).unwrap();
+    assert_eq!(run(&engine, sessions[0], 0).tokens, first[0].tokens, "what was computed is good");
+    engine.stop();
+}
+
 /// Four requests that grow to more than the pool holds: some have to wait again in the middle, and
 /// nobody's answer changes.
 #[test]

@@ -134,7 +134,7 @@ impl Worker {
         if !self.free_pages(wanted, asker, id)? || !self.bring_back(id, keep, asker)? {
             return Ok(false);
         }
-        let keep = self.sessions.get(id).tokens.len(); // a file may have been damaged
+        let keep = self.sessions.get(id).tokens.len(); // less where a cache was given up or damaged
         let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
         let generation = &mut self.waiting[at];
         if generation.cached.is_none() {

@@ -133,10 +133,13 @@ impl Worker {
         let parked = origin.parked.is_some() && !origin.busy;
         if parked && self.make_room_within_quota(from, origin.tokens.len())? {
             let origin = self.sessions.get(from);
-            self.bring_back(from, origin.tokens.len(), Asker::Nobody)?;
+            if origin.parked.is_some() {
+                self.bring_back(from, origin.tokens.len(), Asker::Nobody)?;
+            }
         }
-        if self.sessions.get(from).lease.is_none() {
-            return Ok(());
+        let origin = self.sessions.get(from);
+        if origin.lease.is_none() || origin.tokens.len() < tokens {
+            return Ok(()); // a file may have been damaged
         }
         // A row of the block tables may have to be made free.
         if !self.take_table(to, Asker::Nobody)? {
