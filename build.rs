@@ -68,6 +68,8 @@ pub struct Interface {
     pub spec_count: u32,
     /// Whether it declares a subgroup capability beyond the plain built-ins.
     pub uses_subgroups: bool,
+    /// Whether it declares cooperative matrices.
+    pub uses_matrices: bool,
 }
 
 /// Modules by name, with their words.
@@ -244,24 +246,31 @@ pub fn reflect(words: &[u32]) -> Result<Interface, String> {
         push_bytes,
         spec_count: reader.spec_count,
         uses_subgroups: uses_subgroups(&module),
+        uses_matrices: declares(&module, |it| it == Capability::CooperativeMatrixKHR),
     })
 }
 
 fn uses_subgroups(module: &Module) -> bool {
-    module.capabilities.iter().any(|instruction| {
+    declares(module, |capability| {
         matches!(
-            instruction.operands.first(),
-            Some(Operand::Capability(
-                Capability::GroupNonUniformVote
-                    | Capability::GroupNonUniformArithmetic
-                    | Capability::GroupNonUniformBallot
-                    | Capability::GroupNonUniformShuffle
-                    | Capability::GroupNonUniformShuffleRelative
-                    | Capability::GroupNonUniformClustered
-                    | Capability::GroupNonUniformQuad
-                    | Capability::GroupNonUniformRotateKHR
-            ))
+            capability,
+            Capability::GroupNonUniformVote
+                | Capability::GroupNonUniformArithmetic
+                | Capability::GroupNonUniformBallot
+                | Capability::GroupNonUniformShuffle
+                | Capability::GroupNonUniformShuffleRelative
+                | Capability::GroupNonUniformClustered
+                | Capability::GroupNonUniformQuad
+                | Capability::GroupNonUniformRotateKHR
         )
+    })
+}
+
+/// Whether a module declares such a capability.
+fn declares(module: &Module, wanted: impl Fn(Capability) -> bool) -> bool {
+    module.capabilities.iter().any(|instruction| match instruction.operands.first() {
+        Some(Operand::Capability(capability)) => wanted(*capability),
+        _ => false,
     })
 }
 
@@ -441,7 +450,7 @@ fn generate(modules: &Modules) -> String {
         let ident = name.to_uppercase();
         let access = |&written: &bool| if written { "Access::Write" } else { "Access::Read" };
         let bindings: Vec<_> = interface.binding_writes.iter().map(access).collect();
-        let Interface { push_bytes, spec_count, uses_subgroups, .. } = interface;
+        let Interface { push_bytes, spec_count, uses_subgroups, uses_matrices, .. } = interface;
         let count = words.len();
         write!(
             text,
@@ -449,7 +458,8 @@ fn generate(modules: &Modules) -> String {
              bytemuck::must_cast(*include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.spv\")));\n\
              /// `{name}`.\npub static {ident}: Kernel = Kernel {{\n    name: \"{name}\",\n    \
              words: &{ident}_WORDS,\n    bindings: &[{}],\n    push_bytes: {push_bytes},\n    \
-             spec_count: {spec_count},\n    uses_subgroups: {uses_subgroups},\n}};\n\
+             spec_count: {spec_count},\n    uses_subgroups: {uses_subgroups},\n    \
+             uses_matrices: {uses_matrices},\n}};\n\
              /// Size of the push constants of `{name}`, in bytes.\n\
              pub const {ident}_PUSH_BYTES: u32 = {push_bytes};\n\
              /// Bindings of `{name}`.\n\

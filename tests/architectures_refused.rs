@@ -18,7 +18,13 @@ fn model(name: &str) -> Tiny {
 
 /// What is said of a file that must be refused.
 fn refusal(bytes: Vec<u8>, context_tokens: usize) -> String {
-    let limits = Limits { tokens_max: 8, logit_rows_max: 1, context_tokens, kv_bytes: 0 };
+    let limits = Limits {
+        tokens_max: 8,
+        logit_rows_max: 1,
+        context_tokens,
+        kv_bytes: 0,
+        narrow_products: false,
+    };
     let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
     let mut executor = ReferenceExecutor::with_lanes(8);
     let error = Model::load(&mut executor, &file, limits, &mut |_, _| {}).expect_err("a refusal");

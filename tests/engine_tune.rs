@@ -19,13 +19,18 @@ use hob::engine::{
     self, EngineOptions, Runner, TuneOptions, TunedProduct, Tuner, Verdict, tuned_on,
 };
 use hob::gpu::{Capabilities, Dispatch, Executor as _};
+use hob::kernels::matmul::Tier;
 use hob::reference::ReferenceExecutor;
 use streams::{Failure, join, play};
 
 fn tune_options(folder: Option<&Path>, quiet: Duration) -> TuneOptions {
+    tune_options_by(Numerics::Exact, folder, quiet)
+}
+
+fn tune_options_by(numerics: Numerics, folder: Option<&Path>, quiet: Duration) -> TuneOptions {
     TuneOptions {
         reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
-        numerics: Numerics::Exact,
+        numerics,
         folder: folder.map(Path::to_owned),
         measure: true,
         quiet,
@@ -95,14 +100,14 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
 
     // The next start knows it, on this device and on no other.
     let caps = runner.executor().capabilities().clone();
-    assert_eq!(tuned_on(&caps, &kept), products);
+    assert_eq!(tuned_on(&caps, &kept, Numerics::Exact), products);
     assert_eq!(tune(&mut runner, Some(&kept))?, (products, 0));
     let other = Capabilities { driver: "another".into(), ..caps.clone() };
-    assert_eq!(tuned_on(&other, &kept), []);
+    assert_eq!(tuned_on(&other, &kept, Numerics::Exact), []);
     for file in std::fs::read_dir(&kept)? {
         std::fs::write(file?.path(), "[]")?;
     }
-    assert_eq!(tuned_on(&caps, &kept), [], "a damaged file is ignored");
+    assert_eq!(tuned_on(&caps, &kept, Numerics::Exact), [], "a damaged file is ignored");
     Ok(())
 }
 
@@ -128,6 +133,64 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Products of many tokens are the fastest by halves.
+fn times_for_halves(dispatch: &Dispatch) -> f64 {
+    match dispatch.kernel.name {
+        "narrow" => 1.0,
+        name if name.ends_with("_half") => 10.0,
+        _ => 100.0,
+    }
+}
+
+#[test]
+fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> Result<(), Failure>
+{
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    plan.set_times(times_for_halves);
+    plan.set_wrong_where(|dispatch| {
+        dispatch.kernel.name.ends_with("_half") && dispatch.spec[4] == 64
+    });
+    let by = |numerics: Numerics| -> Result<Vec<TunedProduct>, Failure> {
+        let executor = plan.open(ReferenceExecutor::with_lanes(8))?;
+        let tune = tune_options_by(numerics, None, Duration::ZERO);
+        let options = options(Some(tune.clone()));
+        let mut runner = engine::open(executor, &model, &options, &mut |_, _| {})?.runner;
+        let mut tuner = Tuner::new(tune);
+        tuner.prepare(&mut runner);
+        while tuner.step(&mut runner)?.is_some() {}
+        plan.take_ran();
+        runner.try_out()?;
+        let ran = plan.take_ran();
+        assert!(!ran.iter().any(|name| name.ends_with("_half")), "one token fills no tile");
+        Ok(tuner.done().to_vec())
+    };
+    let exact = by(Numerics::Exact)?;
+    let is_scalar =
+        |product: &TunedProduct| product.shapes.iter().all(|m| m.shape.tier == Tier::Scalar);
+    assert!(exact.iter().all(is_scalar), "nothing else may be chosen, and so nothing is measured");
+    let fastest = by(Numerics::Fastest)?;
+    let mut chosen = 0;
+    for product in &fastest {
+        let (default, best) = (&product.shapes[0], &product.shapes[product.chosen]);
+        assert_eq!(default.shape.tier, Tier::Scalar);
+        for measured in product.shapes.iter().filter(|m| m.shape.tier == Tier::Half) {
+            assert!(product.tokens >= 16, "{product:?}");
+            let wrong = measured.shape.tokens == 64;
+            assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{product:?}");
+        }
+        if best.shape.tier == Tier::Half {
+            chosen += 1;
+            assert_eq!((best.nanoseconds, best.shape.tokens < 64), (11.0, true), "{product:?}");
+        } else {
+            assert!(product.tokens < 16, "{product:?}");
+        }
+    }
+    assert!(chosen >= 5, "{fastest:?}");
+    Ok(())
+}
+
 #[test]
 fn an_engine_tunes_while_nobody_waits_and_its_tokens_stay() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
@@ -146,15 +209,15 @@ fn an_engine_tunes_while_nobody_waits_and_its_tokens_stay() -> Result<(), Failur
     let (engine, thread) = start(Duration::from_secs(3600))?;
     let expected = play(&engine)?;
     join(engine, thread)?;
-    assert_eq!(tuned_on(&caps, &kept), [], "somebody waited lately");
+    assert_eq!(tuned_on(&caps, &kept, Numerics::Exact), [], "somebody waited lately");
 
     let (engine, thread) = start(Duration::ZERO)?;
     assert_eq!(play(&engine)?, expected);
-    while tuned_on(&caps, &kept).len() < 10 {
+    while tuned_on(&caps, &kept, Numerics::Exact).len() < 10 {
         std::thread::yield_now();
     }
     assert_eq!(play(&engine)?, expected, "while it is being tuned");
-    while tuned_on(&caps, &kept).len() < 20 {
+    while tuned_on(&caps, &kept, Numerics::Exact).len() < 20 {
         std::thread::yield_now();
     }
     assert_eq!(play(&engine)?, expected);

@@ -4,11 +4,17 @@
 mod common;
 #[path = "common/device.rs"]
 mod device;
+#[path = "common/posing.rs"]
+mod posing;
 
 use std::path::Path;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
-use hob::kernels::KvFormat;
+use hob::gpu::{Capabilities, Command, DeviceType, Executor as _};
+use hob::kernels::matmul::Tier;
+use hob::kernels::{KvFormat, matmul_tiled};
+use hob::model::BatchShape;
+use posing::Posing;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
@@ -16,6 +22,9 @@ const TOLERANCE_F32: f32 = 0.02;
 const TOLERANCE_F16: f32 = 0.05;
 /// And rounded to bytes with a scale for 32.
 const TOLERANCE_Q8_0: f32 = 0.3;
+
+/// And with products of numbers of f16.
+const TOLERANCE_NARROW: f32 = 0.05;
 
 fn check(path: &Path, format: KvFormat, disable_subgroup_ops: bool, prompts: usize) -> f32 {
     let executor = device::open(disable_subgroup_ops);
@@ -74,5 +83,60 @@ fn variants_without_subgroup_operations_give_them_too() {
         let worst =
             check(&shared.join("tiny").join(format!("{name}.gguf")), KvFormat::F32, true, 1);
         println!("{name} shared memory: worst {worst:.4}");
+    }
+}
+
+/// Software drivers never take narrower numbers by themselves: the device says that it is a GPU, which
+/// has no use for sliced weights.
+fn check_narrow(path: &Path, tier: Tier) -> f32 {
+    let executor = device::open(false);
+    let messages = executor.messages();
+    let mut capabilities = Capabilities {
+        device_type: DeviceType::Discrete,
+        uniform_loads: false,
+        ..executor.capabilities().clone()
+    };
+    if tier == Tier::Half {
+        capabilities.matrix_units = None;
+    }
+    let executor = Posing { inner: Box::new(executor), capabilities };
+    let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
+    let mut model = Driven::load_narrow(Box::new(executor), path, sizes);
+    let shape = BatchShape {
+        tokens: 64,
+        tiles: 64,
+        tile_tokens: 1,
+        logit_rows: 0,
+        encoded: false,
+        adapters: 0,
+    };
+    let recording = model.runner.model().record_forward(model.runner.kv(), shape);
+    let is_narrow = |command: &Command| match command {
+        Command::Dispatch(dispatch) => dispatch.kernel.name.ends_with(tier.name()),
+        _ => false,
+    };
+    let narrow = recording.commands.iter().filter(|command| is_narrow(command)).count();
+    assert!(narrow >= 4, "{narrow} products by tier {}", tier.name());
+    let goldens = goldens(&path.with_extension("golden.json"));
+    let worst = check_golden(&mut model, &goldens[0], TOLERANCE_NARROW, 64);
+    drop(model);
+    device::assert_silent(&messages);
+    worst
+}
+
+#[test]
+fn small_models_give_nearly_those_logits_in_narrower_numbers() {
+    let Some(shared) = common::shared() else {
+        println!("skipped: shared files absent");
+        return;
+    };
+    let caps = device::open(false).capabilities().clone();
+    for (tier, name) in [(Tier::Matrix, "gemma3"), (Tier::Half, "llama-Q4_K_M")] {
+        if !matmul_tiled::is_offered(&caps, tier) {
+            println!("this device offers no tier {}", tier.name());
+            continue;
+        }
+        let worst = check_narrow(&shared.join("tiny").join(format!("{name}.gguf")), tier);
+        println!("{name} by tier {}: worst {worst:.4}", tier.name());
     }
 }

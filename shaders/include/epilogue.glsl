@@ -1,8 +1,12 @@
 // What becomes of a column's products with R groups of LANES rows of W.
 //
 // The including shader defines LANES, R, BIAS, EPILOGUE, `rows` (of y to write), `y_scale`, y and
-// bias; without a bias at all, NO_BIAS.
+// bias; without a bias at all, NO_BIAS; where it has other than R groups at a time, OWN_GROUPS.
 #include "activation.glsl"
+
+#ifndef OWN_GROUPS
+#define OWN_GROUPS R
+#endif
 
 const uint EPILOGUE_STORE = 0;    // y = y_scale * v
 const uint EPILOGUE_RESIDUAL = 1; // y += y_scale * v
@@ -12,9 +16,9 @@ const uint EPILOGUE_GELU = 4;     // y = gelu(v), the tanh form
 const uint EPILOGUE_SOFT_CAP = 5; // y = y_scale * tanh(v / y_scale)
 
 // Writes the rows of groups `group_first` on to y from `y_row` on; `sums` are of this lane's rows.
-void write_column(float sums[R], uint group_first, uint lane, float factor, uint y_row) {
+void write_column(float sums[OWN_GROUPS], uint group_first, uint lane, float factor, uint y_row) {
     if (EPILOGUE == EPILOGUE_SWIGLU || EPILOGUE == EPILOGUE_GEGLU) {
-        [[unroll]] for (uint r = 0; r < R; r += 2) {
+        [[unroll]] for (uint r = 0; r < OWN_GROUPS; r += 2) {
             const uint row = (group_first + r) / 2 * LANES + lane;
             if (row < rows) {
                 const float gate = sums[r] * factor;
@@ -24,7 +28,7 @@ void write_column(float sums[R], uint group_first, uint lane, float factor, uint
         }
         return;
     }
-    [[unroll]] for (uint r = 0; r < R; r++) {
+    [[unroll]] for (uint r = 0; r < OWN_GROUPS; r++) {
         const uint row = (group_first + r) * LANES + lane;
         if (row < rows) {
             float v = sums[r] * factor;

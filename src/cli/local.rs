@@ -60,6 +60,8 @@ pub struct LocalOptions {
     pub kv_dtype: KvDtype,
     /// Tokens the context must hold.
     pub context_tokens: u32,
+    /// What kernels may be chosen by.
+    pub numerics: Numerics,
 }
 
 /// A model in this process failed.
@@ -180,7 +182,7 @@ pub(super) fn open_model(
         kv_dtype: options.kv_dtype,
         sessions_max: sessions,
         check,
-        tune: Some(tune_options(false, Numerics::Exact, cache_dir())),
+        tune: Some(tune_options(false, options.numerics, cache_dir())),
         ..EngineOptions::default()
     };
     let bar = output::load_bar();

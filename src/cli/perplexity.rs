@@ -28,6 +28,7 @@ pub(crate) fn run(options: &PerplexityOptions) -> Result<u8, CliError> {
         device: options.device.clone(),
         kv_dtype: KvDtype::setting(options.kv_dtype),
         context_tokens: options.context,
+        numerics: options.numerics.into(),
     })?;
     let tokens = model.tokenizer().encode(&text, true, false)?;
     let context = options.context as usize;

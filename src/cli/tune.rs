@@ -12,7 +12,7 @@ use super::{CliError, exit, output, paths};
 use crate::config::KvDtype;
 use crate::engine::{Measured, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on};
 use crate::gpu::Executor;
-use crate::kernels::matmul::Shape;
+use crate::kernels::matmul::{Shape, Tier};
 
 /// Tokens of the context that the model is opened with; products do not depend on it.
 const CONTEXT_TOKENS: u32 = 512;
@@ -29,7 +29,7 @@ pub(crate) fn run(options: &TuneOptions) -> Result<u8, CliError> {
         }
     }
     let products = match &options.model {
-        None => tuned_on(executor.capabilities(), &folder),
+        None => tuned_on(executor.capabilities(), &folder, options.numerics.into()),
         Some(model) => measure(Box::new(executor), model, options, folder)?,
     };
     let mut output = Output::stdout();
@@ -53,6 +53,7 @@ fn measure(
         device: options.device.clone(),
         kv_dtype: KvDtype::Auto,
         context_tokens: CONTEXT_TOKENS,
+        numerics: options.numerics.into(),
     };
     let mut runner = open_model(executor, &local, 1, None)?.runner;
     let mut tuner = Tuner::new(tune_options(true, options.numerics.into(), Some(folder)));
@@ -109,11 +110,13 @@ fn write(products: &[TunedProduct], output: &mut Output) -> Result<(), CliError>
 
 /// A shape and what was found out about it.
 fn cell(measured: &Measured) -> String {
-    let Shape { rows, tokens, split } = measured.shape;
+    let Shape { rows, tokens, split, tier } = measured.shape;
     let microseconds = measured.nanoseconds / 1000.0;
+    let tier = if tier == Tier::Scalar { String::new() } else { format!("{} ", tier.name()) };
+    let shape = format!("{tier}{rows}x{tokens}/{split}");
     match &measured.verdict {
-        Verdict::Right => format!("{rows}x{tokens}/{split} {microseconds:.0}"),
-        Verdict::OtherBits => format!("{rows}x{tokens}/{split} {microseconds:.0} (other bits)"),
-        Verdict::Wrong(_) => format!("{rows}x{tokens}/{split} WRONG"),
+        Verdict::Right => format!("{shape} {microseconds:.0}"),
+        Verdict::OtherBits => format!("{shape} {microseconds:.0} (other bits)"),
+        Verdict::Wrong(_) => format!("{shape} WRONG"),
     }
 }

@@ -104,7 +104,8 @@ pub enum Numerics {
     /// A token's sums have one order, whatever is measured and whatever else is in the batch.
     #[default]
     Exact,
-    /// Speed alone, as long as the results are those of the reference but for rounding.
+    /// Speed alone, as long as the results are those of the reference but for rounding; products of
+    /// many tokens may be of f16.
     Fastest,
 }
 

@@ -23,11 +23,11 @@ use super::saving::StateOptions;
 use super::tune::{TuneOptions, Tuner};
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate, named_template};
-use crate::config::{KvDtype, MemoryReserve, Sampling};
+use crate::config::{KvDtype, MemoryReserve, Numerics, Sampling};
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
-use crate::kernels::{KvFormat, PageLayout};
+use crate::kernels::{KvFormat, PageLayout, matmul_tiled};
 use crate::kv_cache::KvConfig;
 use crate::model::{
     AdapterFile, HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params,
@@ -259,6 +259,8 @@ fn load(
         logit_rows_max: (LOGIT_BYTES / 4 / (vocab as usize).max(1)).clamp(8, 32),
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
+        narrow_products: matmul_tiled::is_any_offered(&caps)
+            && options.tune.as_ref().is_some_and(|tune| tune.numerics == Numerics::Fastest),
     };
     let check = options.check.clone().map(Check::new);
     let tuner = options.tune.clone().map(Tuner::new);

@@ -14,10 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::runner::{Runner, STEP_TIMEOUT};
 use crate::config::Numerics;
-use crate::gpu::{Capabilities, Choice, Command, DeviceError, Dispatch, Executor, Recording, Work};
+use crate::gpu::{
+    BufferSlice, Capabilities, Choice, Command, DeviceError, Dispatch, Executor, Recording, Work,
+};
 use crate::kernels::by_name;
-use crate::kernels::matmul::{Operands, Shape};
-use crate::kernels::tuned::{self, candidates, reshaped, shape_of, work_of};
+use crate::kernels::matmul::{Operands, Shape, Tier};
+use crate::kernels::tuned::{self, candidates, choice_of, reshaped, shape_of, work_of};
 use crate::model::BatchShape;
 use crate::probe::{self, Key, Probe};
 
@@ -30,15 +32,21 @@ const RUNS_MAX: usize = 8;
 /// A measurement ends after two runs where it has taken so long: a request may be waiting.
 const RUNS_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Name of the files.
-const KIND: &str = "tuning";
+/// Name of the files: what may be chosen, and so what is measured, depends on the numerics.
+fn kind(numerics: Numerics) -> &'static str {
+    match numerics {
+        Numerics::Exact => "tuning",
+        Numerics::Fastest => "tuning-fastest",
+    }
+}
 
 /// How to tune.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// Makes the executor that is right, for a device of so many lanes.
     pub reference: fn(u32) -> Box<dyn Executor>,
-    /// Whether shapes that take sums in another order may be chosen.
+    /// Whether shapes that take sums in another order, or are made of narrower numbers, may be
+    /// chosen.
     pub numerics: Numerics,
     /// Folder for what was measured; `None` keeps nothing.
     pub folder: Option<PathBuf>,
@@ -100,19 +108,18 @@ impl TunedProduct {
         Some((kernel.name, [self.rows, self.row_len, self.tokens]))
     }
 
-    /// The choice, where it is not the default.
+    /// The choice. The default is one too: the rules may be for narrower numbers.
     fn choice(&self) -> Option<(Work, Choice)> {
-        let Shape { rows, tokens, split } = self.shapes.get(self.chosen)?.shape;
-        (self.chosen > 0).then_some(())?;
-        Some((self.work()?, [rows, tokens, split]))
+        let measured = self.shapes.get(self.chosen)?;
+        Some((self.work()?, choice_of(measured.shape)))
     }
 }
 
 /// What was measured on a device so far.
 #[must_use]
-pub fn tuned_on(caps: &Capabilities, folder: &Path) -> Vec<TunedProduct> {
+pub fn tuned_on(caps: &Capabilities, folder: &Path, numerics: Numerics) -> Vec<TunedProduct> {
     let mut found: Vec<TunedProduct> =
-        probe::read(folder, KIND, &Key::of(caps)).unwrap_or_default();
+        probe::read(folder, kind(numerics), &Key::of(caps)).unwrap_or_default();
     // A file that somebody edited names no shape that is not there.
     found.retain(|product| product.chosen < product.shapes.len());
     found
@@ -123,7 +130,9 @@ pub fn tuned_on(caps: &Capabilities, folder: &Path) -> Vec<TunedProduct> {
 /// # Errors
 /// As [`probe::forget`].
 pub fn forget_tuning(caps: &Capabilities, folder: &Path) -> std::io::Result<()> {
-    probe::forget(folder, KIND, &Key::of(caps))
+    let key = Key::of(caps);
+    let all = [Numerics::Exact, Numerics::Fastest];
+    all.into_iter().try_for_each(|numerics| probe::forget(folder, kind(numerics), &key))
 }
 
 /// The fastest of the shapes that may be chosen, if it is worth it; else the default, the first.
@@ -145,8 +154,12 @@ fn choose(shapes: &[Measured], numerics: Numerics) -> usize {
 /// A product that is being measured.
 #[derive(Debug)]
 struct Job {
+    /// The product in f32.
     dispatch: Dispatch,
+    /// Room for a narrower x, where products may have one.
+    room: Option<BufferSlice>,
     probe: Probe,
+    probe_room: Option<BufferSlice>,
     wanted: Vec<Vec<u8>>,
     /// Outputs of the default.
     usual: Vec<Vec<u8>>,
@@ -207,7 +220,9 @@ impl Tuner {
         let key = Key::of(caps);
         if self.key.as_ref() != Some(&key) {
             let folder = self.options.folder.as_deref();
-            self.done = folder.map(|folder| tuned_on(caps, folder)).unwrap_or_default();
+            self.done = folder
+                .map(|folder| tuned_on(caps, folder, self.options.numerics))
+                .unwrap_or_default();
             for product in &mut self.done {
                 product.chosen = choose(&product.shapes, self.options.numerics);
             }
@@ -273,7 +288,7 @@ impl Tuner {
                 encoded: false,
                 adapters: 0,
             };
-            for command in runner.model().record_forward(runner.kv(), shape).commands {
+            for command in runner.model().record_in_f32(runner.kv(), shape).commands {
                 let Command::Dispatch(dispatch) = command else { continue };
                 let Some(work) = work_of(&dispatch).filter(|work| !works.contains(work)) else {
                     continue;
@@ -288,6 +303,7 @@ impl Tuner {
     /// Measures the default of a product; `None` where that computes wrongly, which is the check's
     /// matter.
     fn begin(&self, runner: &mut Runner, dispatch: Dispatch) -> Result<Option<Job>, DeviceError> {
+        let room = runner.model().narrow_room();
         let executor = runner.kv_mut().1;
         let mut reference = (self.options.reference)(executor.capabilities().lanes);
         let mut probe = Probe::take(executor, &dispatch, &HashMap::new())?;
@@ -297,18 +313,21 @@ impl Tuner {
                 probe.fill(binding);
             }
         }
+        let probe_room = room.map(|room| probe.add_room(room.bytes));
         let wanted = probe.run(&mut *reference)?;
         let usual = probe.run(executor)?;
         if let Some(difference) = probe.compare(&usual, &wanted) {
             tracing::warn!(kernel = dispatch.kernel.name, %difference, "is not tuned: it is wrong");
             return Ok(None);
         }
-        let nanoseconds = time(executor, &dispatch)?;
+        let nanoseconds = time(executor, std::slice::from_ref(&dispatch))?;
         let shape = shape_of(&dispatch);
         let shapes = vec![Measured { shape, nanoseconds, verdict: Verdict::Right }];
         let other_orders = self.options.numerics == Numerics::Fastest;
-        let left = candidates(executor.capabilities(), &dispatch, other_orders).into();
-        Ok(Some(Job { dispatch, probe, wanted, usual, left, shapes }))
+        let mut left = candidates(executor.capabilities(), &dispatch, other_orders);
+        left.retain(|shape| shape.tier == Tier::Scalar || room.is_some());
+        let left = left.into();
+        Ok(Some(Job { dispatch, room, probe, probe_room, wanted, usual, left, shapes }))
     }
 
     /// Chooses among the shapes of the product that was measured.
@@ -321,11 +340,9 @@ impl Tuner {
         let ratio = product.ratio();
         tracing::debug!(product.kernel, rows, row_len, tokens, ratio, "tuned");
         self.done.push(product);
-        if chosen > 0 {
-            self.apply(runner);
-        }
+        self.apply(runner);
         if let (Some(folder), Some(key)) = (self.options.folder.as_deref(), &self.key) {
-            probe::write(folder, KIND, key, &self.done);
+            probe::write(folder, kind(self.options.numerics), key, &self.done);
         }
     }
 
@@ -338,7 +355,10 @@ impl Job {
     /// Holds a shape against the reference and the default, and times it if it may be chosen.
     fn measure(&mut self, runner: &mut Runner, shape: Shape) -> Result<(), DeviceError> {
         let executor = runner.kv_mut().1;
-        let probe = self.probe.with(reshaped(self.probe.dispatch(), shape));
+        let caps = executor.capabilities();
+        let small = reshaped(caps, self.probe.dispatch(), shape, self.probe_room);
+        let whole = reshaped(caps, &self.dispatch, shape, self.room);
+        let probe = self.probe.with(small);
         let found = probe.run(executor)?;
         let verdict = match probe.compare(&found, &self.wanted) {
             Some(difference) => Verdict::Wrong(difference.to_string()),
@@ -351,7 +371,7 @@ impl Job {
                 tracing::warn!(kernel, ?shape, difference, "computes wrongly and is not used");
                 0.0
             }
-            _ => time(executor, &reshaped(&self.dispatch, shape))?,
+            _ => time(executor, &whole)?,
         };
         self.shapes.push(Measured { shape, nanoseconds, verdict });
         Ok(())
@@ -364,8 +384,10 @@ impl Job {
         if chosen > 0 {
             for index in [0, chosen] {
                 let measured = &mut self.shapes[index];
-                let dispatch = reshaped(&self.dispatch, measured.shape);
-                let nanoseconds = time(runner.kv_mut().1, &dispatch)?;
+                let executor = runner.kv_mut().1;
+                let caps = executor.capabilities();
+                let dispatches = reshaped(caps, &self.dispatch, measured.shape, self.room);
+                let nanoseconds = time(executor, &dispatches)?;
                 measured.nanoseconds = measured.nanoseconds.min(nanoseconds);
             }
         }
@@ -373,11 +395,11 @@ impl Job {
     }
 }
 
-/// Shortest time of a dispatch over the model's own buffers, in nanoseconds: by the device's clock,
-/// or by the host's where it has none.
-fn time(executor: &mut dyn Executor, dispatch: &Dispatch) -> Result<f64, DeviceError> {
+/// Shortest time of a product's dispatches over the model's own buffers, in nanoseconds: by the
+/// device's clock, or by the host's where it has none.
+fn time(executor: &mut dyn Executor, dispatches: &[Dispatch]) -> Result<f64, DeviceError> {
     let mut recording = Recording::new();
-    recording.dispatch(dispatch.clone());
+    dispatches.iter().for_each(|dispatch| recording.dispatch(dispatch.clone()));
     executor.set_profiling(true);
     let prepared = executor.prepare(&recording);
     executor.set_profiling(false);
@@ -388,8 +410,9 @@ fn time(executor: &mut dyn Executor, dispatch: &Dispatch) -> Result<f64, DeviceE
         let ticket = executor.submit(prepared)?;
         executor.wait(ticket, STEP_TIMEOUT)?;
         let host = started.elapsed().as_nanos() as f64;
-        let device = executor.timings(prepared)?.first().map(|timing| timing.nanoseconds);
-        shortest = shortest.min(device.unwrap_or(host));
+        let timings = executor.timings(prepared)?;
+        let device: f64 = timings.iter().map(|timing| timing.nanoseconds).sum();
+        shortest = shortest.min(if timings.is_empty() { host } else { device });
         Ok(())
     };
     let (started, mut runs, mut ended) = (Instant::now(), 0, Ok(()));
@@ -407,7 +430,7 @@ mod tests {
     use crate::reference::ReferenceExecutor;
 
     fn measured(nanoseconds: f64, verdict: Verdict) -> Measured {
-        Measured { shape: Shape { rows: 2, tokens: 1, split: 1 }, nanoseconds, verdict }
+        Measured { shape: Shape::scalar(2, 1, 1), nanoseconds, verdict }
     }
 
     #[test]

@@ -19,6 +19,19 @@ pub enum DeviceType {
     Other,
 }
 
+/// Cooperative matrices, as they are used: M x K times K x N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixUnits {
+    /// Rows of the left one and of the result.
+    pub m: u32,
+    /// Columns of the right one and of the result.
+    pub n: u32,
+    /// Columns of the left one, rows of the right one; a divisor of 32 and a multiple of 8.
+    pub k: u32,
+    /// Size of the subgroups that hold them.
+    pub subgroup: u32,
+}
+
 /// Facts about a device; constant while it is open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
@@ -56,6 +69,10 @@ pub struct Capabilities {
     pub shared_bytes_max: u32,
     /// 16-bit types can be loaded from and stored to storage buffers.
     pub storage_16bit: bool,
+    /// Shaders can compute in f16.
+    pub half_arithmetic: bool,
+    /// Units that multiply matrices of f16 and sum in f32.
+    pub matrix_units: Option<MatrixUnits>,
     /// Shaders can load through the addresses of buffers.
     pub buffer_pointers: bool,
     /// Loads of one address by all lanes cost one load, and those of neighbouring addresses one a
@@ -79,7 +96,7 @@ pub struct Capabilities {
 pub type Work = (&'static str, [u64; 3]);
 
 /// How to cut it, in the terms of the kernel's Rust file.
-pub type Choice = [u32; 3];
+pub type Choice = [u32; 4];
 
 impl Capabilities {
     /// Whether matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.

@@ -11,7 +11,7 @@ mod capabilities;
 mod error;
 mod recording;
 
-pub use capabilities::{Capabilities, Choice, DeviceType, Work, Workarounds};
+pub use capabilities::{Capabilities, Choice, DeviceType, MatrixUnits, Work, Workarounds};
 pub use error::DeviceError;
 pub use recording::{
     Access, BufferDesc, BufferHandle, BufferSlice, BufferUsage, Command, Dispatch, Kernel,

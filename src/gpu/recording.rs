@@ -70,6 +70,9 @@ pub struct Kernel {
     /// Whether it uses subgroup operations: it then runs with one full subgroup of
     /// `Capabilities::lanes` invocations in x.
     pub uses_subgroups: bool,
+    /// Whether it uses cooperative matrices: it then runs with full subgroups of
+    /// `MatrixUnits::subgroup` invocations.
+    pub uses_matrices: bool,
 }
 
 /// One run of a kernel over a grid of workgroups.

@@ -3,6 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
+#[allow(unused_imports, reason = "documentation names it")]
+use super::narrow;
 use super::{
     PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, tuned, u32_of,
 };
@@ -100,10 +102,46 @@ pub struct Shape {
     pub tokens: u32,
     /// Rows of lanes in a workgroup.
     pub split: u32,
+    /// By which numbers.
+    pub tier: Tier,
+}
+
+/// Kinds of numbers that products are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// f32, by this file's shader or by `matmul_sliced`.
+    #[default]
+    Scalar,
+    /// f16, by matrix units with f32 sums (`matmul_tiled`).
+    Matrix,
+    /// f16, with f32 sums of short f16 ones (`matmul_tiled`).
+    Half,
+}
+
+impl Tier {
+    /// All of them; their order is that of their numbers.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Matrix, Self::Half];
+
+    /// Its name, as kernels have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Matrix => "matrix",
+            Self::Half => "half",
+        }
+    }
 }
 
 impl Shape {
-    /// The shape for a matrix and a number of tokens.
+    /// A shape of products in f32.
+    #[must_use]
+    pub const fn scalar(rows: u32, tokens: u32, split: u32) -> Self {
+        Self { rows, tokens, split, tier: Tier::Scalar }
+    }
+
+    /// The shape for a matrix and a number of tokens, in f32.
     ///
     /// Software drivers: few fat workgroups of one subgroup (4 rows and up
     /// to 8 tokens a lane, measured on lavapipe 26.1).
@@ -117,7 +155,7 @@ impl Shape {
             _ => 8,
         };
         if caps.is_cpu() {
-            return Self { rows: 4, tokens: column, split: 1 };
+            return Self::scalar(4, column, 1);
         }
         let rows = 2;
         // About 1024 rows of lanes keep a large GPU busy; shared memory and invocations bound the
@@ -127,7 +165,7 @@ impl Shape {
         let invocations = u64::from(caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
         let split = wanted.min(units).min(invocations).min(8);
         let split = if split.is_power_of_two() { split } else { split.next_power_of_two() / 2 };
-        Self { rows, tokens: column, split: split as u32 }
+        Self::scalar(rows, column, split as u32)
     }
 }
 
@@ -156,6 +194,8 @@ pub struct Matmul<'a> {
     pub scale: f32,
     /// What happens to the product.
     pub epilogue: Epilogue,
+    /// Room for a narrower x, [`narrow::bytes`] for all tokens; without it products are in f32.
+    pub narrow: Option<BufferSlice>,
 }
 
 impl Matmul<'_> {
@@ -198,20 +238,43 @@ pub const GROUP_MULTIPLE: u64 = 8;
 
 /// Appends the product, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
+    let mut plain = Recording::new();
     if matmul.weights.sliced {
-        let before = recording.commands.len();
-        matmul_sliced::record(recording, caps, matmul);
-        return tuned::apply(&mut recording.commands[before..], caps);
+        matmul_sliced::record(&mut plain, caps, matmul);
+    } else {
+        let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
+        record_scalar(&mut plain, caps, matmul, shape);
     }
-    let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
-    let before = recording.commands.len();
-    record_shaped(recording, caps, matmul, shape);
-    tuned::apply(&mut recording.commands[before..], caps);
+    let narrow = matmul.narrow.is_some();
+    let best = |product: &Dispatch| tuned::best(caps, product, narrow);
+    tuned::append(recording, caps, plain, matmul.narrow, best);
 }
 
-/// Appends the product: one dispatch for each slice of the weights that can be bound, and for each
-/// part of its rows that a grid can count.
+/// Appends the product in a shape of any tier.
+///
+/// # Panics
+/// If the device cannot run it, or it needs room for a narrower x and has none: the caller asked.
 pub fn record_shaped(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    matmul: &Matmul<'_>,
+    shape: Shape,
+) {
+    if shape.tier == Tier::Scalar {
+        return record_scalar(recording, caps, matmul, shape);
+    }
+    let mut plain = Recording::new();
+    let scalar = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
+    record_scalar(&mut plain, caps, matmul, scalar);
+    let before = recording.commands.len();
+    let slices = plain.commands.len();
+    tuned::append(recording, caps, plain, matmul.narrow, |_| shape);
+    assert!(recording.commands.len() > before + slices, "{shape:?} runs on the device");
+}
+
+/// Appends the product in f32: one dispatch for each slice of the weights that can be bound, and
+/// for each part of its rows that a grid can count.
+fn record_scalar(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &Matmul<'_>,

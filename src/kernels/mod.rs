@@ -10,10 +10,12 @@ pub mod layer_norm;
 pub mod matmul;
 pub mod matmul_experts;
 pub mod matmul_sliced;
+pub mod matmul_tiled;
 pub mod matrix;
 pub mod moe_combine;
 pub mod moe_lists;
 pub mod moe_route;
+pub mod narrow;
 pub mod pages;
 pub mod qkv_post;
 pub mod read_stream;
@@ -92,6 +94,9 @@ mod tests {
     fn every_type_has_its_variants() {
         for dtype in DType::ALL {
             by_format("embed", dtype, "");
+            for tier in ["matrix", "half"] {
+                by_format("matmul_tiled", dtype, &format!("_{tier}"));
+            }
             for kind in ["", "_experts"] {
                 for suffix in ["", "_pointers", "_shared"] {
                     by_format("matmul", dtype, &format!("{kind}{suffix}"));

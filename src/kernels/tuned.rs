@@ -4,8 +4,9 @@
 //! [`Work`]: they are cut alike. Which shapes there are to choose from is said here; who measures
 //! them is the engine's matter.
 
-use super::matmul::{Params, Shape};
-use crate::gpu::{Capabilities, Command, Dispatch, Work};
+use super::matmul::{Params, Shape, Tier};
+use super::matmul_tiled;
+use crate::gpu::{BufferSlice, Capabilities, Choice, Command, Dispatch, Recording, Work};
 
 /// Most tokens that works are told apart by.
 pub const TOKENS_MAX: u32 = 64;
@@ -13,11 +14,12 @@ pub const TOKENS_MAX: u32 = 64;
 /// Numbers of tokens that stand for works: up to each, and more than the one before.
 pub const TOKENS: [u32; 7] = [1, 2, 4, 8, 16, 32, TOKENS_MAX];
 
-/// The work that a dispatch is; `None` where it is no product whose shape can be chosen.
+/// The work that a dispatch is; `None` where it is no product in f32 whose shape can be chosen.
 #[must_use]
 pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     let name = dispatch.kernel.name;
-    if !name.starts_with("matmul_") || name.contains("_experts") {
+    let other = name.contains("_experts") || name.contains("_tiled");
+    if !name.starts_with("matmul_") || other {
         return None;
     }
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
@@ -26,15 +28,41 @@ pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     Some((name, [rows, u64::from(params.blocks) * 32, u64::from(tokens)]))
 }
 
-/// The shape that a product has.
+/// The shape that a product in f32 has.
 #[must_use]
 pub fn shape_of(dispatch: &Dispatch) -> Shape {
-    Shape { rows: dispatch.spec[3], tokens: dispatch.spec[4], split: dispatch.spec[1] }
+    Shape::scalar(dispatch.spec[3], dispatch.spec[4], dispatch.spec[1])
 }
 
-/// The product in another shape.
+/// A shape as [`Capabilities::tuned`] has it.
 #[must_use]
-pub fn reshaped(dispatch: &Dispatch, shape: Shape) -> Dispatch {
+pub fn choice_of(shape: Shape) -> Choice {
+    [shape.rows, shape.tokens, shape.split, shape.tier as u32]
+}
+
+fn chosen(choice: Choice) -> Option<Shape> {
+    let [rows, tokens, split, tier] = choice;
+    let tier = *Tier::ALL.get(tier as usize)?;
+    Some(Shape { rows, tokens, split, tier })
+}
+
+/// A product in f32 in another shape, as the dispatches that it takes. `room`: for a narrower x;
+/// where there is none for a shape that needs it, the product stays what it is.
+#[must_use]
+pub fn reshaped(
+    caps: &Capabilities,
+    dispatch: &Dispatch,
+    shape: Shape,
+    room: Option<BufferSlice>,
+) -> Vec<Dispatch> {
+    if shape.tier == Tier::Scalar {
+        return vec![reshaped_scalar(dispatch, shape)];
+    }
+    let tiled = room.and_then(|room| matmul_tiled::tiled(caps, dispatch, shape, room));
+    tiled.map_or_else(|| vec![dispatch.clone()], Vec::from)
+}
+
+fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let mut other = dispatch.clone();
     [other.spec[1], other.spec[3], other.spec[4]] = [shape.split, shape.rows, shape.tokens];
@@ -43,7 +71,8 @@ pub fn reshaped(dispatch: &Dispatch, shape: Shape) -> Dispatch {
     other
 }
 
-/// Other shapes for a product, at most ten. Those with another `split` take sums in another order.
+/// Other shapes for a product in f32, at most ten of its own tier and six of each other. With
+/// `other_orders` also those that take sums in another order, or multiply other numbers.
 #[must_use]
 pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<Shape> {
     let own = shape_of(dispatch);
@@ -57,7 +86,7 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
         for &rows in rows {
             // More sums than that do not stay in registers.
             if rows * tokens <= 32 {
-                shapes.push(Shape { rows, tokens, split: own.split });
+                shapes.push(Shape::scalar(rows, tokens, own.split));
             }
         }
     }
@@ -75,6 +104,11 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
     // The widest are the likeliest to be worth their time.
     shapes.reverse();
     shapes.truncate(CANDIDATES_MAX);
+    if other_orders {
+        for tier in [Tier::Matrix, Tier::Half] {
+            shapes.extend(matmul_tiled::shapes(caps, dispatch, tier));
+        }
+    }
     shapes
 }
 
@@ -86,17 +120,31 @@ fn fits_shared(caps: &Capabilities, shape: Shape) -> bool {
     shape.split == 1 || 4 * sums <= caps.shared_bytes_max
 }
 
-/// Puts products into the shapes that were measured to be faster.
-pub(super) fn apply(commands: &mut [Command], caps: &Capabilities) {
-    if caps.tuned.is_empty() {
-        return;
-    }
-    for command in commands {
+/// The shape for a product in f32: the one that was measured to be the fastest, else by the rules,
+/// which know of narrower numbers only where these are wanted.
+pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, narrow: bool) -> Shape {
+    let measured = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
+    let by_rule = || narrow.then(|| matmul_tiled::choose(caps, dispatch)).flatten();
+    let shape = measured.and_then(|choice| chosen(*choice)).or_else(by_rule);
+    shape.unwrap_or_else(|| shape_of(dispatch))
+}
+
+/// Appends products recorded in f32, in other shapes. `room`: for a narrower x.
+pub(super) fn append(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    plain: Recording,
+    room: Option<BufferSlice>,
+    shape: impl Fn(&Dispatch) -> Shape,
+) {
+    let mut narrowed = false;
+    for command in plain.commands {
         let Command::Dispatch(dispatch) = command else { continue };
-        let choice = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
-        if let Some([rows, tokens, split]) = choice {
-            let shape = Shape { rows: *rows, tokens: *tokens, split: *split };
-            *dispatch = reshaped(dispatch, shape);
+        let mut dispatches = reshaped(caps, &dispatch, shape(&dispatch), room);
+        // All slices of the weights have one x.
+        if dispatches.len() > 1 && std::mem::replace(&mut narrowed, true) {
+            dispatches.remove(0);
         }
+        dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));
     }
 }

@@ -6,7 +6,7 @@
 use super::{
     KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul, matmul_experts,
 };
-use super::{moe_combine, moe_lists, qkv_post, read_stream, rms_norm};
+use super::{moe_combine, moe_lists, narrow, qkv_post, read_stream, rms_norm};
 use crate::gpu::{Command, Dispatch};
 
 /// Bytes moved and operations done.
@@ -74,6 +74,7 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
             match () {
                 () if is("matmul") && name.contains("_experts") => of_matmul_experts(dispatch),
                 () if is("matmul") => of_matmul(dispatch),
+                () if is("narrow") => of_narrow(dispatch),
                 () if is("moe_route") => of_moe_route(dispatch),
                 () if is("moe_lists") => of_moe_lists(dispatch),
                 () if is("moe_combine") => of_moe_combine(dispatch),
@@ -133,12 +134,28 @@ fn of_matmul(dispatch: &Dispatch) -> Work {
     let y_bytes = 4 * tokens * u64::from(params.rows);
     let residual = dispatch.spec[7] == matmul::Epilogue::Residual as u32;
     let words_bytes = if words == quads { 0 } else { words.bytes };
+    let x_bytes = match dispatch.kernel.name.starts_with("matmul_tiled") {
+        true => 2 * tokens * columns + 4 * tokens,
+        false => 4 * tokens * columns,
+    };
     let optional = [(norm, gain.bytes), (has_bias, bias.bytes), (residual, y_bytes)];
     let optional: u64 = optional.iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes).sum();
     Work {
-        read_bytes: quads.bytes + words_bytes + 4 * tokens * columns + optional,
+        read_bytes: quads.bytes + words_bytes + x_bytes + optional,
         written_bytes: y_bytes,
         flops: 2 * rows * columns * tokens,
+    }
+}
+
+fn of_narrow(dispatch: &Dispatch) -> Work {
+    let params: narrow::Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let rows = u64::from(dispatch.groups[0]);
+    let columns = 32 * u64::from(params.blocks);
+    let norm = dispatch.spec[3] == 1;
+    Work {
+        read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
+        written_bytes: rows * (2 * columns + 4),
+        flops: rows * columns * if norm { 4 } else { 1 },
     }
 }
 
@@ -309,6 +326,7 @@ mod tests {
                 bias: None,
                 scale: 1.0,
                 epilogue,
+                narrow: None,
             };
             let mut recording = Recording::new();
             matmul::record(&mut recording, &caps(), &matmul);

@@ -393,6 +393,7 @@ impl Step<'_> {
                 bias: None,
                 scale: 1.0,
                 epilogue: Epilogue::Store,
+                narrow: None,
             };
             matmul::record(recording, caps, &narrow);
             let rows = MoeCombine {

@@ -46,11 +46,21 @@ impl Model {
     /// Records a step of the given shape over the pages of `kv`.
     #[must_use]
     pub fn record_forward(&self, kv: &KvCache, shape: BatchShape) -> Recording {
+        self.record(kv, shape, self.scratch.narrow)
+    }
+
+    /// The same with all products in f32.
+    #[must_use]
+    pub fn record_in_f32(&self, kv: &KvCache, shape: BatchShape) -> Recording {
+        self.record(kv, shape, None)
+    }
+
+    fn record(&self, kv: &KvCache, shape: BatchShape, narrow: Option<BufferSlice>) -> Recording {
         let limits = self.scratch.limits;
         assert!(shape.tokens as usize <= limits.tokens_max, "a batch keeps to the limits");
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
-        let step = Step { model: self, kv, shape };
+        let step = Step { model: self, kv, shape, narrow };
         step.embed(&mut recording);
         for (index, layer) in self.layers.iter().enumerate() {
             step.layer(&mut recording, layer, index);
@@ -70,6 +80,8 @@ pub(super) struct Step<'a> {
     pub model: &'a Model,
     pub kv: &'a KvCache,
     pub shape: BatchShape,
+    /// For a product's narrower x, where products may have one.
+    pub narrow: Option<BufferSlice>,
 }
 
 /// Rows that a product reads.
@@ -193,6 +205,7 @@ impl Step<'_> {
             bias: projection.bias,
             scale,
             epilogue,
+            narrow: self.narrow,
         };
         matmul::record(recording, &self.model.capabilities, &matmul);
     }
@@ -355,6 +368,7 @@ impl Step<'_> {
             bias: head.output_bias,
             scale,
             epilogue,
+            narrow: self.narrow,
         };
         matmul::record(recording, caps, &matmul);
         let bytes = u64::from(rows) * self.model.embeddings.vocab() * 4;

@@ -143,6 +143,12 @@ impl Model {
         self.capabilities.tuned = tuned;
     }
 
+    /// Room for a product's narrower x, where products may have one.
+    #[must_use]
+    pub fn narrow_room(&self) -> Option<BufferSlice> {
+        self.scratch.narrow
+    }
+
     /// What the device can do, and how recordings make use of it.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {

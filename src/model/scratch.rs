@@ -3,6 +3,7 @@
 use super::experts::Mixture;
 use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor};
+use crate::kernels::narrow;
 
 /// Sizes that a model's buffers are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Limits {
     pub context_tokens: usize,
     /// Bytes the KV cache will take beside the model.
     pub kv_bytes: u64,
+    /// Whether products may be made of narrower numbers than f32 (`numerics = "fastest"`).
+    pub narrow_products: bool,
 }
 
 /// Buffers the host writes before a step, and the one it reads after.
@@ -60,6 +63,8 @@ pub(super) struct Scratch {
     pub gathered: BufferSlice,
     /// `[logit_rows_max, vocab]`.
     pub logits: BufferSlice,
+    /// For a product's narrower x, where products may have one.
+    pub narrow: Option<BufferSlice>,
 }
 
 impl Scratch {
@@ -72,9 +77,11 @@ impl Scratch {
             Some(mixture) => mixture_words(mixture, hyper.embedding, tokens).iter().sum(),
             None => 0,
         };
-        4 * (per_token * tokens
-            + mixture
-            + (hyper.embedding + 2 * vocab) * limits.logit_rows_max as u64)
+        let narrow = if limits.narrow_products { widths.narrow_bytes(tokens) } else { 0 };
+        narrow
+            + 4 * (per_token * tokens
+                + mixture
+                + (hyper.embedding + 2 * vocab) * limits.logit_rows_max as u64)
     }
 
     pub(super) fn create(
@@ -118,6 +125,10 @@ impl Scratch {
             },
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
+            narrow: match limits.narrow_products {
+                true => Some(scratch("narrow rows", widths.narrow_bytes(tokens) / 4)?),
+                false => None,
+            },
         })
     }
 }
@@ -201,6 +212,11 @@ impl Widths {
                 None => hyper.feed_forward,
             },
         }
+    }
+
+    /// Bytes of the widest rows that products read, in narrower numbers.
+    fn narrow_bytes(&self, tokens: u64) -> u64 {
+        narrow::bytes(tokens, self.stream.max(self.q).max(self.hidden))
     }
 
     fn all(&self) -> [u64; 9] {

@@ -13,11 +13,11 @@ use crate::gpu::{
 /// How long a probe may take, its compilation included.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A small dispatch over buffers of its own.
+/// A small dispatch over buffers of its own, or several that make the same of them.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Its bindings name buffers by their index in `contents`.
-    dispatch: Dispatch,
+    /// Their bindings name buffers by their index in `contents`; the last one's outputs count.
+    dispatches: Vec<Dispatch>,
     contents: Vec<Vec<u8>>,
 }
 
@@ -54,28 +54,41 @@ impl Probe {
                 bytes: contents[index].len() as u64,
             };
         }
-        Ok(Self { dispatch: small, contents })
+        Ok(Self { dispatches: vec![small], contents })
     }
 
-    /// The dispatch; its bindings name no buffers of an executor.
+    /// The dispatch, the last one of several; its bindings name no buffers of an executor.
     #[must_use]
     pub fn dispatch(&self) -> &Dispatch {
-        &self.dispatch
+        self.dispatches.last().expect("a probe has a dispatch")
     }
 
-    /// Another dispatch of the same kernel over the same contents.
+    /// Other dispatches over the same contents, which in the end make the same.
     ///
     /// # Panics
-    /// If it has other bindings than [`Probe::dispatch`]: a bug of the caller.
+    /// If they write other outputs than [`Probe::dispatch`]: a bug of the caller.
     #[must_use]
-    pub fn with(&self, dispatch: Dispatch) -> Self {
-        assert_eq!(dispatch.bindings, self.dispatch.bindings, "the same buffers");
-        Self { dispatch, contents: self.contents.clone() }
+    pub fn with(&self, dispatches: Vec<Dispatch>) -> Self {
+        let other = Self { dispatches, contents: self.contents.clone() };
+        assert!(
+            other
+                .outputs()
+                .map(|(at, _)| other.dispatch().bindings[at])
+                .eq(self.outputs().map(|(at, _)| self.dispatch().bindings[at])),
+            "the same outputs"
+        );
+        other
+    }
+
+    /// Adds a buffer of zeros for dispatches to come.
+    pub fn add_room(&mut self, bytes: u64) -> BufferSlice {
+        self.contents.push(vec![0; bytes as usize]);
+        BufferSlice { buffer: BufferHandle(self.contents.len() as u32 - 1), offset: 0, bytes }
     }
 
     /// Fills a binding with floats between -1 and 1 from a fixed sequence.
     pub fn fill(&mut self, binding: usize) {
-        let bytes = &mut self.contents[self.dispatch.bindings[binding].buffer.0 as usize];
+        let bytes = &mut self.contents[self.dispatches[0].bindings[binding].buffer.0 as usize];
         let mut state = 0x2545_f491_u32;
         for word in bytes.chunks_exact_mut(4) {
             state ^= state << 13; // xorshift32
@@ -104,20 +117,21 @@ impl Probe {
         handles: &mut Vec<BufferHandle>,
     ) -> Result<Vec<Vec<u8>>, DeviceError> {
         for (index, bytes) in self.contents.iter().enumerate() {
-            let label = format!("probe of {} {index}", self.dispatch.kernel.name);
+            let label = format!("probe of {} {index}", self.dispatch().kernel.name);
             let desc = BufferDesc { label, bytes: bytes.len() as u64, usage: BufferUsage::Scratch };
             let handle = executor.create_buffer(&desc)?;
             handles.push(handle);
             executor.write(handle, 0, bytes.len(), &mut |out| out.copy_from_slice(bytes))?;
         }
-        let mut dispatch = self.dispatch.clone();
-        for slice in &mut dispatch.bindings {
-            slice.buffer = handles[slice.buffer.0 as usize];
-        }
-        let outputs: Vec<BufferSlice> =
-            self.outputs().map(|(at, _)| dispatch.bindings[at]).collect();
+        let there =
+            |slice: BufferSlice| BufferSlice { buffer: handles[slice.buffer.0 as usize], ..slice };
+        let bindings = &self.dispatch().bindings;
+        let outputs: Vec<BufferSlice> = self.outputs().map(|(at, _)| there(bindings[at])).collect();
         let mut recording = Recording::new();
-        recording.dispatch(dispatch);
+        for mut dispatch in self.dispatches.iter().cloned() {
+            dispatch.bindings.iter_mut().for_each(|slice| *slice = there(*slice));
+            recording.dispatch(dispatch);
+        }
         let prepared = executor.prepare(&recording)?;
         let ended = executor.submit(prepared).and_then(|ticket| executor.wait(ticket, TIMEOUT));
         executor.release(prepared);
@@ -151,16 +165,16 @@ impl Probe {
     pub fn compare(&self, found: &[Vec<u8>], wanted: &[Vec<u8>]) -> Option<Difference> {
         let pairs = self.outputs().zip(found.iter().zip(wanted));
         pairs.into_iter().find_map(|((binding, before), (found, wanted))| {
-            compare(Kind::of(&self.dispatch, binding), before, found, wanted)
+            compare(Kind::of(self.dispatch(), binding), before, found, wanted)
         })
     }
 
     /// Bindings that are written, and what they hold before.
     fn outputs(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let written = |(_, access): &(usize, &Access)| **access == Access::Write;
-        let kernel = self.dispatch.kernel;
-        kernel.bindings.iter().enumerate().filter(written).map(|(at, _)| {
-            let index = self.dispatch.bindings[at].buffer.0 as usize;
+        let dispatch = self.dispatch();
+        dispatch.kernel.bindings.iter().enumerate().filter(written).map(move |(at, _)| {
+            let index = dispatch.bindings[at].buffer.0 as usize;
             (at, &self.contents[index][..])
         })
     }

@@ -54,6 +54,8 @@ impl ReferenceExecutor {
             workgroup_invocations_max: 1024,
             shared_bytes_max: 1 << 16,
             storage_16bit: true,
+            half_arithmetic: true,
+            matrix_units: None,
             buffer_pointers: false,
             uniform_loads: false,
             unified_memory: true,

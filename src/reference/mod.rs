@@ -13,10 +13,12 @@ mod layer_norm;
 mod matmul;
 mod matmul_experts;
 mod matmul_sliced;
+mod matmul_tiled;
 mod memory;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;
+mod narrow;
 mod planes;
 mod qkv_post;
 mod read_stream;
@@ -33,7 +35,7 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 13] = [
+    const STEMS: [&str; 14] = [
         "matmul",
         "embed",
         "qkv_post",
@@ -42,6 +44,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "layer_norm",
         "gather_rows",
         "glu",
+        "narrow",
         "moe_route",
         "moe_lists",
         "moe_combine",
@@ -54,6 +57,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     match stem {
         Some("matmul") if name.contains("_experts") => matmul_experts::run(dispatch, memory),
         Some("matmul") if name.contains("_sliced") => matmul_sliced::run(dispatch, memory),
+        Some("matmul") if name.contains("_tiled") => matmul_tiled::run(dispatch, memory),
         Some("matmul") => matmul::run(dispatch, memory),
         Some("moe_route") => moe_route::run(dispatch, memory),
         Some("moe_lists") => moe_lists::run(dispatch, memory),
@@ -64,6 +68,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("rms_norm") => rms_norm::run(dispatch, memory),
         Some("layer_norm") => layer_norm::run(dispatch, memory),
         Some("gather_rows") => gather_rows::run(dispatch, memory),
+        Some("narrow") => narrow::run(dispatch, memory),
         Some("glu") => glu::run(dispatch, memory),
         Some("read_stream") => read_stream::run(dispatch, memory),
         Some("fma_peak") => fma_peak::run(dispatch, memory),

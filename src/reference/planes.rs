@@ -5,8 +5,8 @@ use crate::tensor::layout::Layout;
 use crate::tensor::{DType, Packing};
 
 /// How the rows bound to `dispatch` are packed, from its kernel's name (`STEM_TYPE`, perhaps with
-/// `sliced_` before the type and `_experts`, `_shared` or `_pointers` behind it) and its
-/// parameters.
+/// `sliced_` or `tiled_` before the type and `_experts`, `_shared`, `_pointers` or a tier behind
+/// it) and its parameters.
 pub(super) fn packing(
     dispatch: &Dispatch,
     stem: &str,
@@ -15,12 +15,12 @@ pub(super) fn packing(
     blocks: u32,
 ) -> Packing {
     let name = dispatch.kernel.name;
-    let suffixes = ["_shared", "_pointers", "_experts"];
+    let suffixes = ["_shared", "_pointers", "_experts", "_matrix", "_half"];
     let name = suffixes.iter().fold(name, |name, s| name.strip_suffix(s).unwrap_or(name));
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
     let (format, sliced) = match format.strip_prefix("sliced_") {
         Some(format) => (format, true),
-        None => (format, false),
+        None => (format.trim_start_matches("tiled_"), false),
     };
     let dtype = DType::from_name(format).expect("a format of weights.glsl");
     let row_len = u64::from(blocks) * 32;

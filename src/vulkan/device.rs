@@ -49,9 +49,16 @@ impl Device {
         if chosen.executable_info {
             extensions.push(khr::pipeline_executable_properties::NAME.as_ptr());
         }
+        let capabilities = &chosen.info.capabilities;
+        let has_matrices = capabilities.matrix_units.is_some();
+        if has_matrices {
+            extensions.push(khr::cooperative_matrix::NAME.as_ptr());
+        }
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(chosen.timeline_semaphore)
-            .buffer_device_address(chosen.info.capabilities.buffer_pointers);
+            .shader_float16(capabilities.half_arithmetic)
+            .vulkan_memory_model(has_matrices)
+            .buffer_device_address(capabilities.buffer_pointers);
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
             .subgroup_size_control(true)
             .compute_full_subgroups(true);
@@ -60,6 +67,8 @@ impl Device {
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
         let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
             .pipeline_executable_info(true);
+        let mut matrices =
+            vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&extensions)
@@ -75,6 +84,9 @@ impl Device {
         }
         if chosen.executable_info {
             info = info.push_next(&mut executables);
+        }
+        if has_matrices {
+            info = info.push_next(&mut matrices);
         }
         let refused = faults.as_ref().and_then(|faults| faults.take("vkCreateDevice"));
         let raw = match refused {

@@ -13,6 +13,7 @@ mod faults;
 mod hazards;
 mod instance;
 mod limits;
+mod matrix_units;
 mod memory;
 mod physical_device;
 mod pipeline_cache;

@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use ash::{ext, khr, vk};
 
 use super::instance::Instance;
+use super::matrix_units::{self, SubgroupSizes};
 use super::results::failed;
 use crate::gpu::{Capabilities, DeviceError, DeviceType, Workarounds};
 
@@ -84,7 +85,13 @@ pub(super) fn describe(
 ) -> Result<(Candidate, Identity), DeviceError> {
     let facts = Facts::read(instance, raw)?;
     let subgroups = choose_lanes(&facts, disable_subgroup_ops);
-    let capabilities = facts.capabilities(&subgroups, disable_subgroup_ops);
+    let mut capabilities = facts.capabilities(&subgroups, disable_subgroup_ops);
+    if facts.features.matrices && subgroups.usable {
+        let smallest = subgroups.controlled.then_some(facts.size_control.min_subgroup_size);
+        let sizes = SubgroupSizes { lanes: subgroups.lanes, smallest };
+        capabilities.matrix_units =
+            matrix_units::find(instance, raw, capabilities.vendor_id, &sizes);
+    }
     let ids = (capabilities.vendor_id, capabilities.device_id, capabilities.uuid);
     let identity = Identity { pci_address: facts.pci_address, ids };
     let info = DeviceInfo {
@@ -163,6 +170,7 @@ impl Facts {
         features.memory_priority &= has(ext::memory_priority::NAME);
         features.device_fault &= has(ext::device_fault::NAME);
         features.executable_info &= has(khr::pipeline_executable_properties::NAME);
+        features.matrices &= has(khr::cooperative_matrix::NAME);
         let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
         Ok(Self {
             core,
@@ -210,6 +218,8 @@ impl Facts {
             workgroup_invocations_max: limits.max_compute_work_group_invocations,
             shared_bytes_max: limits.max_compute_shared_memory_size,
             storage_16bit: self.features.storage_16bit,
+            half_arithmetic: self.features.half_arithmetic,
+            matrix_units: None,
             buffer_pointers: self.features.buffer_address,
             uniform_loads: self.loads_uniformly(),
             unified_memory: is_unified(&self.memory, device_type),
@@ -250,6 +260,9 @@ struct Features {
     device_fault: bool,
     executable_info: bool,
     buffer_address: bool,
+    half_arithmetic: bool,
+    /// Cooperative matrices, and the memory model that their shaders are written for.
+    matrices: bool,
 }
 
 impl Features {
@@ -263,12 +276,14 @@ impl Features {
         let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default();
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
         let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
+        let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
             .push_next(&mut v12)
             .push_next(&mut priority)
             .push_next(&mut fault)
-            .push_next(&mut executables);
+            .push_next(&mut executables)
+            .push_next(&mut matrices);
         if size_control {
             features = features.push_next(&mut control);
         }
@@ -283,6 +298,9 @@ impl Features {
             device_fault: fault.device_fault == vk::TRUE,
             executable_info: executables.pipeline_executable_info == vk::TRUE,
             buffer_address: v12.buffer_device_address == vk::TRUE,
+            half_arithmetic: v12.shader_float16 == vk::TRUE,
+            matrices: matrices.cooperative_matrix == vk::TRUE
+                && v12.vulkan_memory_model == vk::TRUE,
         }
     }
 }

@@ -175,15 +175,17 @@ fn compile(
         .collect();
     let specialization =
         vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(spec));
-    let lanes = device.chosen.info.capabilities.lanes;
+    let capabilities = &device.chosen.info.capabilities;
+    let units = capabilities.matrix_units.filter(|_| kernel.uses_matrices);
     let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
-        .required_subgroup_size(lanes);
+        .required_subgroup_size(units.map_or(capabilities.lanes, |units| units.subgroup));
     let mut stage = vk::PipelineShaderStageCreateInfo::default()
         .stage(vk::ShaderStageFlags::COMPUTE)
         .module(module)
         .name(c"main")
         .specialization_info(&specialization);
-    if kernel.uses_subgroups && device.chosen.subgroup_size_control {
+    let uses_subgroups = kernel.uses_subgroups || kernel.uses_matrices;
+    if uses_subgroups && device.chosen.subgroup_size_control {
         stage = stage
             .flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS)
             .push_next(&mut size);

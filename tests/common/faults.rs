@@ -98,7 +98,7 @@ impl Plan {
         self.state().wrong_where = Some(wrong);
     }
 
-    /// From now on, the device says that the first dispatch of a recording takes so long.
+    /// From now on, the device says that dispatches take so long.
     pub fn set_times(&self, times: fn(&Dispatch) -> f64) {
         self.state().times = Some(times);
     }
@@ -140,7 +140,7 @@ impl Plan {
             plan,
             lost: false,
             parts: HashMap::new(),
-            first: HashMap::new(),
+            dispatches: HashMap::new(),
             next: 1 << 40,
         }))
     }
@@ -181,8 +181,8 @@ struct Faulty {
     lost: bool,
     /// Recordings with dispatches that compute wrongly, cut behind each of these.
     parts: HashMap<PreparedId, Vec<(PreparedId, Option<BufferSlice>)>>,
-    /// The first dispatch of each recording.
-    first: HashMap<PreparedId, Dispatch>,
+    /// The dispatches of each recording.
+    dispatches: HashMap<PreparedId, Vec<Dispatch>>,
     next: u64,
 }
 
@@ -286,13 +286,16 @@ impl Executor for Faulty {
             self.parts.insert(PreparedId(self.next), parts);
             PreparedId(self.next)
         };
-        if let Some(Command::Dispatch(dispatch)) = recording.commands.first() {
-            self.first.insert(prepared, dispatch.clone());
-        }
+        let dispatches = recording.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.clone()),
+            _ => None,
+        });
+        self.dispatches.insert(prepared, dispatches.collect());
         Ok(prepared)
     }
 
     fn release(&mut self, prepared: PreparedId) {
+        self.dispatches.remove(&prepared);
         match self.parts.remove(&prepared) {
             None => self.inner.release(prepared),
             Some(parts) => parts.into_iter().for_each(|(part, _)| self.inner.release(part)),
@@ -338,11 +341,14 @@ impl Executor for Faulty {
 
     fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
         let times = self.plan.state().times;
-        match (times, self.first.get(&prepared)) {
-            (Some(times), Some(dispatch)) => {
-                let name = dispatch.kernel.name.to_owned();
-                Ok(vec![CommandTiming { name, nanoseconds: times(dispatch) }])
-            }
+        match (times, self.dispatches.get(&prepared)) {
+            (Some(times), Some(dispatches)) => Ok(dispatches
+                .iter()
+                .map(|dispatch| CommandTiming {
+                    name: dispatch.kernel.name.to_owned(),
+                    nanoseconds: times(dispatch),
+                })
+                .collect()),
             _ => self.inner.timings(prepared),
         }
     }

@@ -34,6 +34,7 @@ pub fn kernel(name: &'static str, body: &str) -> &'static Kernel {
         push_bytes: interface.push_bytes,
         spec_count: interface.spec_count,
         uses_subgroups: interface.uses_subgroups,
+        uses_matrices: interface.uses_matrices,
     }))
 }
 

@@ -156,12 +156,28 @@ impl Driven {
         Self::load_with(executor, &file, &[], sizes)
     }
 
+    /// With products of narrower numbers than f32.
+    pub fn load_narrow(executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
+        let file = hob::hf::open_model(path, None).expect("a model");
+        Self::load_as(executor, &file, &[], sizes, true)
+    }
+
     /// With adapters of the model.
     pub fn load_with(
+        executor: Box<dyn Executor>,
+        file: &GgufFile,
+        adapters: &[AdapterFile],
+        sizes: Sizes,
+    ) -> Self {
+        Self::load_as(executor, file, adapters, sizes, false)
+    }
+
+    fn load_as(
         mut executor: Box<dyn Executor>,
         file: &GgufFile,
         adapters: &[AdapterFile],
         sizes: Sizes,
+        narrow_products: bool,
     ) -> Self {
         let hyper = read_hyper_params(file).expect("a supported model");
         let layout =
@@ -178,6 +194,7 @@ impl Driven {
             logit_rows_max: 16,
             context_tokens: sizes.context_tokens,
             kv_bytes: config.bytes(),
+            narrow_products,
         };
         let model = Model::load_with(&mut *executor, file, adapters, limits, &mut |_, _| {})
             .expect("it loads");

@@ -118,7 +118,7 @@ fn experts_gate_slice_and_share_rows() {
         for dtype in [DType::F32, DType::Q6_K] {
             for listed in [false, true] {
                 let product = Product::of(dtype, 3, listed);
-                let shape = Some(Shape { rows: 2, tokens: if listed { 4 } else { 1 }, split: 2 });
+                let shape = Some(Shape::scalar(2, if listed { 4 } else { 1 }, 2));
                 Product { epilogue: Epilogue::SwiGlu, ..product }.add(&mut case);
                 Product { shares_x: false, norm: false, shape, ..product }.add(&mut case);
                 Product { slices: true, epilogue: Epilogue::GeGlu, ..product }.add(&mut case);

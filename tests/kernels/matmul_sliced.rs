@@ -105,6 +105,7 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
                     bias: None,
                     scale: 1.0,
                     epilogue: Epilogue::Store,
+                    narrow: None,
                 };
                 matmul::record(&mut case.recording, &case.caps, &product);
                 let tolerance = TOLERANCE * NORM_MAX * matrix.row_sum;

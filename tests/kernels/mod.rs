@@ -10,9 +10,11 @@ mod layer_norm;
 mod matmul;
 mod matmul_experts;
 mod matmul_sliced;
+mod matmul_tiled;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;
+mod narrow;
 mod qkv_post;
 mod read_stream;
 mod rms_norm;
@@ -59,6 +61,8 @@ struct Output {
     finite: usize,
     /// Largest difference.
     tolerance: f32,
+    /// Whether that is a part of the value itself.
+    relative: bool,
 }
 
 /// Dispatches over buffers that start with the same contents on both executors. Slices name buffers
@@ -120,7 +124,19 @@ impl Case {
         finite: usize,
         tolerance: f32,
     ) {
-        self.outputs.push(Output { name, slice, kind, finite, tolerance });
+        self.outputs.push(Output { name, slice, kind, finite, tolerance, relative: false });
+    }
+
+    /// The same with a tolerance that is a part of each value.
+    fn expect_relative(
+        &mut self,
+        name: String,
+        slice: BufferSlice,
+        kind: Kind,
+        finite: usize,
+        tolerance: f32,
+    ) {
+        self.outputs.push(Output { name, slice, kind, finite, tolerance, relative: true });
     }
 
     /// The outputs' bytes after a run on `executor`.
@@ -194,12 +210,12 @@ impl Output {
                 continue;
             }
             let off = (found - wanted).abs();
+            let tolerance = self.tolerance * if self.relative { wanted.abs() } else { 1.0 };
             assert!(
-                off <= self.tolerance,
-                "{name}: {found} at {index}, {wanted} wanted: off by {off}, {} allowed",
-                self.tolerance
+                off <= tolerance,
+                "{name}: {found} at {index}, {wanted} wanted: off by {off}, {tolerance} allowed"
             );
-            worst = worst.max(off / self.tolerance.max(f32::MIN_POSITIVE));
+            worst = worst.max(off / tolerance.max(f32::MIN_POSITIVE));
         }
         worst
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::KvDtype;
+use super::{KvDtype, Numerics};
 
 const BENCH_AFTER_HELP: &str = "\
 pp and tg are those of llama.cpp's llama-bench: pp is the evaluation of a prompt of N random tokens,
@@ -63,6 +63,9 @@ pub struct BenchOptions {
     /// Write what host and device did when, for Perfetto or chrome://tracing; measures slower
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// What kernels may be chosen by: the daemon's setting
+    #[arg(long, value_name = "HOW", default_value = "fastest")]
+    pub numerics: Numerics,
     /// Measure although other programs keep the machine busy
     #[arg(long)]
     pub force: bool,

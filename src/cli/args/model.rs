@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::Numerics;
 use crate::config;
 use crate::tensor::DType;
 use crate::tensor::quantize::QUANTIZABLE;
@@ -181,6 +182,9 @@ pub struct PerplexityOptions {
     /// Device by index, name or UUID (see `hob devices`)
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// What kernels may be chosen by: the daemon's setting
+    #[arg(long, value_name = "HOW", default_value = "exact")]
+    pub numerics: Numerics,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,

@@ -52,6 +52,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         device: options.device.clone(),
         kv_dtype: KvDtype::setting(options.kv_dtype),
         context_tokens: u32::try_from(context).unwrap_or(u32::MAX),
+        numerics: options.numerics.into(),
     };
     // What is measured may be a driver that computes nothing.
     let opened = open_model(Box::new(meter), &local, sessions, None)?;
@@ -75,6 +76,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         model: options.model.display().to_string(),
         device: caps.device_name,
         driver: caps.driver,
+        numerics: options.numerics.into(),
         repetitions: options.repetitions,
         others_cpu,
         disturbed,

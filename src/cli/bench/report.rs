@@ -9,6 +9,7 @@ use super::statistics::Percentiles;
 use crate::cli::CliError;
 use crate::cli::output::{self, Output};
 use crate::cli::table::{Align, Table};
+use crate::config::Numerics;
 
 /// A measurement, and its kernels where they were asked for.
 #[derive(Debug, Serialize)]
@@ -25,6 +26,7 @@ pub(super) struct Report {
     pub(super) model: String,
     pub(super) device: String,
     pub(super) driver: String,
+    pub(super) numerics: Numerics,
     pub(super) repetitions: u32,
     /// Part of the processors that others used meanwhile; absent where the system does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]

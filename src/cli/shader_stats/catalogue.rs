@@ -1,15 +1,15 @@
 //! Every pipeline that models use, as dispatches over buffers that do not exist.
 
-use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Recording};
+use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Recording};
 use crate::kernels::attention::{self, Attention};
 use crate::kernels::layer_norm::{self, LayerNorm};
-use crate::kernels::matmul::{self, Epilogue, Matmul};
+use crate::kernels::matmul::{self, Epilogue, Matmul, Tier};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{KvFormat, PackedMatrix, embed, gather_rows, glu, moe_lists};
+use crate::kernels::{KvFormat, PackedMatrix, embed, gather_rows, glu, matmul_tiled, moe_lists};
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
 
@@ -109,8 +109,29 @@ fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
                 bias: None,
                 scale: 1.0,
                 epilogue,
+                narrow: Some(slice(6)),
             };
             matmul::record(recording, caps, &matmul);
+            if epilogue == Epilogue::Store && tokens >= matmul_tiled::TOKENS_MIN {
+                tiles(recording, caps, &matmul);
+            }
+        }
+    }
+}
+
+/// A product in every shape that tiles may have.
+fn tiles(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
+    let mut plain = Recording::new();
+    matmul::record(&mut plain, caps, &Matmul { narrow: None, ..*matmul });
+    let dispatches = plain.commands.iter().filter_map(|command| match command {
+        Command::Dispatch(dispatch) => Some(dispatch),
+        _ => None,
+    });
+    for dispatch in dispatches {
+        for tier in Tier::ALL {
+            for shape in matmul_tiled::shapes(caps, dispatch, tier) {
+                matmul::record_shaped(recording, caps, matmul, shape);
+            }
         }
     }
 }

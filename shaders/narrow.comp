@@ -1,0 +1,89 @@
+// narrow: rows of x * g in f16, a step of their own before products that multiply such numbers.
+//
+// A row is multiplied by the power of two that brings its largest value to 8 .. 16: products with
+// weights then stay far from both ends of f16, however large or small a model's activations are.
+// What the products have to be multiplied by in turn, that of an RMS norm included, stands apart.
+//
+// Dispatch   (rows, 1, 1); local size (LANES, SPLIT, 1)
+// Binding 0  x        readonly  f32 [rows, x_stride]
+// Binding 1  gain     readonly  f32 [K], with NORM
+// Binding 2  narrowed f16 [rows, K], eight to a quad
+// Binding 3  factors  f32 [rows]
+// Needs      subgroup shuffle; shared memory SPLIT * 8 bytes
+// Numerics   f32, rounded to the nearest f16: the twin's bits; factors within 1e-6
+//
+// Variant narrow: SUBGROUPS=1
+#version 460
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint SPLIT = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+layout(constant_id = 3) const uint NORM = 0; // 1: RMS-normalise x and multiply by gain
+
+layout(push_constant) uniform Params {
+    uint x_stride; // in vec4
+    uint blocks;   // blocks of 32 in a row
+    float epsilon; // with NORM
+};
+layout(std430, binding = 0) readonly buffer X { vec4 x[]; };
+layout(std430, binding = 1) readonly buffer Gain { vec4 gain[]; };
+layout(std430, binding = 2) writeonly buffer Narrowed { uvec4 narrowed[]; };
+layout(std430, binding = 3) writeonly buffer Factors { float factors[]; };
+
+#define ROWS_Y SPLIT
+#define LANE_SLOTS 1
+#include "half.glsl"
+#include "lanes.glsl"
+
+shared vec2 partials[SPLIT];
+
+// Bits of the exponent of the power of two that brings a positive v to 8 .. 16, as far as there is
+// one: its inverse is a power of two too.
+uint exponent_to_sixteen(float v) { return clamp(257 - (floatBitsToUint(v) >> 23), 1, 253); }
+
+vec4 value(uint row, uint i) {
+    const vec4 v = x[row * x_stride + i];
+    return NORM == 1 ? v * gain[i] : v;
+}
+
+void main() {
+    const uint row = gl_WorkGroupID.x;
+    const uint first = gl_LocalInvocationID.y * LANES + gl_LocalInvocationID.x;
+    float squares = 0.0;
+    float largest = 0.0;
+    for (uint i = first; i < blocks * 8; i += SPLIT * LANES) {
+        if (NORM == 1) {
+            const vec4 v = x[row * x_stride + i];
+            squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+        }
+        const vec4 size = abs(value(row, i));
+        largest = max(largest, max(max(size.x, size.y), max(size.z, size.w)));
+    }
+    squares = lanes_sum(squares, LANES);
+    largest = lanes_max(largest);
+    if (SPLIT > 1) {
+        partials[gl_LocalInvocationID.y] = vec2(squares, largest);
+        barrier(); // the partial results of all rows of lanes are there
+        squares = 0.0;
+        [[unroll]] for (uint slice = 0; slice < SPLIT; slice++) {
+            squares += partials[slice].x;
+            largest = max(largest, partials[slice].y);
+        }
+    }
+    const uint exponent = exponent_to_sixteen(largest);
+    const float scale = uintBitsToFloat(exponent << 23);
+    for (uint i = first; i < blocks * 4; i += SPLIT * LANES) {
+        const vec4 a = value(row, 2 * i) * scale;
+        const vec4 b = value(row, 2 * i + 1) * scale;
+        narrowed[row * blocks * 4 + i] =
+            uvec4(pack_half(a.xy), pack_half(a.zw), pack_half(b.xy), pack_half(b.zw));
+    }
+    if (first == 0) {
+        const float norm =
+            NORM == 1 ? inversesqrt(squares / float(blocks * 32) + epsilon) : 1.0;
+        factors[row] = norm * uintBitsToFloat((254 - exponent) << 23);
+    }
+}

@@ -1,0 +1,190 @@
+//! `shaders/matmul_tiled.comp`: products of many tokens in f16, by matrix units or without.
+//!
+//! A product is recorded in f32 first; what is here makes two dispatches of it: one that narrows x
+//! (`narrow`), and one that multiplies tiles.
+
+use super::matmul::{Operands, Params, Shape, Tier};
+use super::narrow::{self, Narrowed};
+use super::{by_name, spirv};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, MatrixUnits};
+
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_MATRIX_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_MATRIX_BINDINGS == 6);
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_MATRIX_SPECS == 13);
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_BINDINGS == 6);
+const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_SPECS == 8);
+
+/// Fewer tokens do not fill a tile.
+pub const TOKENS_MIN: u32 = 16;
+
+/// Rows that a tile should have, and columns, at most: larger ones read less and need more
+/// registers.
+const ROWS_WANTED: [u32; 2] = [128, 64];
+const TOKENS_WANTED: [u32; 3] = [64, 32, 16];
+
+/// Workgroups that keep a large GPU busy: with fewer, tiles are made smaller.
+const WORKGROUPS_WANTED: u32 = 96;
+
+/// Columns of a lane, in the tier without matrix units.
+const COLUMNS: u32 = 8;
+
+/// Bytes of a block of 32 in shared memory, and how many blocks of a row are there.
+const BLOCK_BYTES: u32 = 80;
+const STAGES: u32 = 2;
+
+/// Whether a device offers a tier.
+#[must_use]
+pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
+    match tier {
+        Tier::Scalar => true,
+        Tier::Matrix => caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some(),
+        Tier::Half => caps.half_arithmetic && caps.subgroup_ops,
+    }
+}
+
+/// Whether a device offers any tier but that of f32.
+#[must_use]
+pub fn is_any_offered(caps: &Capabilities) -> bool {
+    [Tier::Matrix, Tier::Half].iter().any(|tier| is_offered(caps, *tier))
+}
+
+/// The kernel of a tier for a product recorded in f32; `None` where its weights have none, or it
+/// computes wrongly.
+fn kernel(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Option<&'static Kernel> {
+    let name = product.kernel.name.strip_prefix("matmul_")?;
+    let format = name.trim_end_matches("_pointers").trim_end_matches("_shared");
+    let kernel = by_name(&format!("matmul_tiled_{format}_{}", tier.name()))?;
+    let avoided = caps.avoids(kernel) || caps.avoids(&spirv::NARROW);
+    (!avoided).then_some(kernel)
+}
+
+/// How subgroups share a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spread {
+    across: u32,
+    down: u32,
+}
+
+impl Spread {
+    /// The way in which a subgroup loads the fewest fragments, and keeps the fewest; `None` where
+    /// they do not fill it.
+    fn of(units: MatrixUnits, rows: u32, tokens: u32, subgroups: u32) -> Option<Self> {
+        let across = (0..).map(|shift| 1_u32 << shift).take_while(|across| *across <= subgroups);
+        let all = across.map(|across| Self { across, down: subgroups / across });
+        let fits = |spread: &Self| {
+            spread.across * spread.down == subgroups
+                && rows.is_multiple_of(spread.down * units.m)
+                && tokens.is_multiple_of(spread.across * units.n)
+        };
+        let loads = |spread: &Self| {
+            let columns = tokens / (spread.across * units.n);
+            (rows / (spread.down * units.m) + columns, columns)
+        };
+        all.filter(fits).min_by_key(loads)
+    }
+
+    /// That of a shape.
+    fn of_shape(caps: &Capabilities, shape: Shape) -> Option<Self> {
+        let units = caps.matrix_units?;
+        let threads = shape.split * caps.lanes;
+        let whole = threads.is_multiple_of(units.subgroup);
+        whole.then_some(())?;
+        Self::of(units, shape.rows * caps.lanes, shape.tokens, threads / units.subgroup)
+    }
+}
+
+/// A shape of a tier with so many rows and columns, where the device can run it.
+fn shape(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Option<Shape> {
+    let groups = (rows / caps.lanes).clamp(2, super::matmul::GROUP_MULTIPLE as u32);
+    let split = match (tier, caps.matrix_units) {
+        (Tier::Matrix, Some(units)) => (4 * units.subgroup).div_ceil(caps.lanes),
+        _ => tokens / COLUMNS,
+    };
+    let shape = Shape { rows: groups, tokens, split, tier };
+    is_possible(caps, shape).then_some(shape)
+}
+
+/// Whether a device can run a shape.
+fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
+    let rows = shape.rows * caps.lanes;
+    let fits = shape.split * caps.lanes <= caps.workgroup_invocations_max
+        && STAGES * BLOCK_BYTES * (rows + shape.tokens) <= caps.shared_bytes_max;
+    let divides = match shape.tier {
+        Tier::Scalar => false,
+        Tier::Matrix => Spread::of_shape(caps, shape).is_some_and(|spread| {
+            let units = caps.matrix_units.expect("it has a spread");
+            // Results of a column of fragments pass through the same memory.
+            spread.across * units.n * (4 * rows + 16)
+                <= STAGES * BLOCK_BYTES * (rows + shape.tokens)
+        }),
+        Tier::Half => shape.tokens.is_multiple_of(shape.split),
+    };
+    is_offered(caps, shape.tier) && fits && divides && shape.rows.is_multiple_of(2)
+}
+
+/// Shapes of a tier that may be the fastest for a product recorded in f32.
+#[must_use]
+pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape> {
+    let params: Params = bytemuck::pod_read_unaligned(&product.push);
+    if params.tokens < TOKENS_MIN || kernel(caps, product, tier).is_none() {
+        return Vec::new();
+    }
+    let mut found: Vec<Shape> = Vec::new();
+    for tokens in TOKENS_WANTED.into_iter().filter(|tokens| *tokens < 2 * params.tokens) {
+        for rows in ROWS_WANTED {
+            found.extend(shape(caps, tier, rows, tokens).filter(|shape| !found.contains(shape)));
+        }
+    }
+    found
+}
+
+/// The shape for a product recorded in f32 that may be made of narrower numbers: the largest tile of
+/// which there are enough. Software drivers have no use for any.
+#[must_use]
+pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
+    if caps.is_cpu() {
+        return None;
+    }
+    let params: Params = bytemuck::pod_read_unaligned(&product.push);
+    let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, product, tier));
+    let found = found.into_iter().find(|shapes| !shapes.is_empty())?;
+    let workgroups =
+        |shape: &&Shape| params.groups.div_ceil(shape.rows) * params.tokens.div_ceil(shape.tokens);
+    let enough = found.iter().find(|shape| workgroups(shape) >= WORKGROUPS_WANTED);
+    enough.or(found.iter().max_by_key(workgroups)).copied()
+}
+
+/// A product recorded in f32 in another tier: x narrowed into `room`, then the tiles. `None` where
+/// the device cannot run that, or there is not enough room.
+#[must_use]
+pub fn tiled(
+    caps: &Capabilities,
+    product: &Dispatch,
+    shape: Shape,
+    room: BufferSlice,
+) -> Option<[Dispatch; 2]> {
+    let kernel = kernel(caps, product, shape.tier).filter(|_| is_possible(caps, shape))?;
+    let narrowed = Narrowed::place(product, room)?;
+    let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
+    params.x_stride = params.blocks * 4;
+    let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
+    let has_bias = product.spec[6];
+    let mut spec =
+        vec![caps.lanes, shape.split, 1, shape.rows, shape.tokens, 0, has_bias, product.spec[7]];
+    if let (Tier::Matrix, Some(units)) = (shape.tier, caps.matrix_units) {
+        let Spread { across, down } = Spread::of_shape(caps, shape)?;
+        spec.extend([units.m, units.n, units.k, across, down]);
+    }
+    let bias = if has_bias == 1 { bias } else { narrowed.factors };
+    debug_assert!(x.buffer != narrowed.x.buffer, "x is read before it is narrowed");
+    let tiles = Dispatch {
+        kernel,
+        spec,
+        bindings: vec![quads, words, narrowed.x, y, narrowed.factors, bias],
+        push: bytemuck::bytes_of(&params).to_vec(),
+        pointers: 0,
+        groups: [params.tokens.div_ceil(shape.tokens), params.groups.div_ceil(shape.rows), 1],
+    };
+    Some([narrow::of_product(caps, product, &narrowed), tiles])
+}
