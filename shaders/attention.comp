@@ -3,26 +3,37 @@
 //
 // A workgroup takes ROWS rows: TILE_TOKENS neighbouring tokens of one session times HEADS of the
 // query heads that share a kv head, so that each key and value loaded serves ROWS rows. Lanes own
-// positions while scores are made, and dimensions while values are added up. Keys are taken LANES
-// at a time from a multiple of LANES on: the order of summation of a row depends on its position
-// alone.
+// positions while scores are made, and dimensions while values are added up.
 //
-// Dispatch   (tiles, kv_heads * head_parts, 1); local size (LANES, 1, 1)
-// Binding 0  q       readonly  f32 [tokens, heads * HEAD_DIM]
-// Binding 1  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
-// Binding 2  tiles   readonly  uvec4 [tiles]: first token, tokens, keys of the session, unused
-// Binding 3  tables  readonly  u32 [block tables, table_stride]
-// Binding 4  kv      readonly  quads of this layer's pages (include/pages.glsl)
-// Binding 5  values  readonly  the same pages as words
-// Binding 6  y       f32 [tokens, heads * HEAD_DIM]
-// Needs      HEAD_DIM a multiple of 8; subgroup shuffle and broadcast with SUBGROUPS=1
+// Positions are taken in blocks, and blocks in splits of SPLIT positions, which each have a softmax
+// of their own; what splits give is joined in their order. Both begin at multiples of their size:
+// the order of summation of a row depends on its position alone. With SPLIT_GRID a workgroup takes
+// one split, and the last to be done joins them; else it takes them one after another.
+//
+// Dispatch   (tiles, kv_heads * head_parts, splits with SPLIT_GRID); local size (LANES, 1, 1)
+// Binding 0  kv        readonly  quads of this layer's pages (include/pages.glsl)
+// Binding 1  q         readonly  f32 [tokens, heads * HEAD_DIM]
+// Binding 2  steps     readonly  uvec4 [tokens]: token id, position, block table, unused
+// Binding 3  tiles     readonly  uvec4 [tiles]: first token, tokens, keys of the session, unused
+// Binding 4  tables    readonly  u32 [block tables, table_stride]
+// Binding 5  kv_words  readonly  the same pages as words
+// Binding 6  y         f32 [tokens, heads * HEAD_DIM]
+// Binding 7  partials  f32 [tiles, kv_heads * head_parts, splits, ROWS, PARTIAL], with SPLIT_GRID
+// Binding 8  done      u32 [tiles, kv_heads * head_parts], with SPLIT_GRID: zeroes before and after
+// Needs      HEAD_DIM a multiple of 8; subgroup shuffle and broadcast with SUBGROUPS=1; LANES = 8
+//            and buffer addresses with TOGETHER=1
 // Numerics   f32; within 1e-5 of the twin
 //
 // Variant attention: SUBGROUPS=1
 // Variant attention_shared: SUBGROUPS=0
+// Variant attention_together: SUBGROUPS=1 TOGETHER=1
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#if TOGETHER
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
@@ -30,11 +41,15 @@ layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
 layout(constant_id = 3) const uint HEAD_DIM = 64;
 layout(constant_id = 4) const uint KV_FORMAT = 1; // of the pages (include/pages.glsl)
-layout(constant_id = 5) const uint TILE_TOKENS = 1;
-layout(constant_id = 6) const uint HEADS = 1;   // query heads of a workgroup
-layout(constant_id = 7) const uint CAUSAL = 1;  // 0: a token sees those behind it too
+layout(constant_id = 5) const uint KEY_WORDS = 4; // of the pages
+layout(constant_id = 6) const uint TILE_TOKENS = 1;
+layout(constant_id = 7) const uint HEADS = 1;  // query heads of a workgroup
+layout(constant_id = 8) const uint CAUSAL = 1; // 0: a token sees those behind it too
+layout(constant_id = 9) const uint SPLIT_GRID = 0;
 
 layout(push_constant) uniform Params {
+    uvec2 kv_address; // with TOGETHER
+    uvec2 q_address;  // with TOGETHER
     uint heads;
     uint kv_heads;
     uint head_parts;   // workgroups that share the query heads of a kv head
@@ -43,14 +58,17 @@ layout(push_constant) uniform Params {
     float scale;       // of the scores
     float soft_cap;    // 0: none
 };
-layout(std430, binding = 0) readonly buffer Q { vec4 q[]; };
-layout(std430, binding = 1) readonly buffer Steps { uvec4 steps[]; };
-layout(std430, binding = 2) readonly buffer Tiles { uvec4 tiles[]; };
-layout(std430, binding = 3) readonly buffer Tables { uint tables[]; };
-layout(std430, binding = 4) readonly buffer Kv { uvec4 kv[]; };
-layout(std430, binding = 5) readonly buffer Values { uint values[]; };
+layout(std430, binding = 0) readonly buffer Kv { uvec4 kv[]; };
+layout(std430, binding = 1) readonly buffer Q { vec4 q[]; };
+layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
+layout(std430, binding = 3) readonly buffer Tiles { uvec4 tiles[]; };
+layout(std430, binding = 4) readonly buffer Tables { uint tables[]; };
+layout(std430, binding = 5) readonly buffer KvWords { uint kv_words[]; };
 layout(std430, binding = 6) buffer Y { float y[]; };
+layout(std430, binding = 7) coherent buffer Partials { float partials[]; };
+layout(std430, binding = 8) coherent buffer Done { uint done[]; };
 
+const uint SPLIT = 256; // src/kernels/attention.rs: SPLIT_TOKENS
 const uint ROWS = TILE_TOKENS * HEADS;
 const uint SPREAD = LANES < 8 ? LANES : 8;
 const uint Q_QUADS = HEAD_DIM / 4;         // vec4 of a head
@@ -61,99 +79,65 @@ const uint Q_LOADS = (Q_QUADS + SPREAD - 1) / SPREAD; // vec4 of q a lane holds 
 #include "lanes.glsl"
 #include "pages.glsl"
 
-const uint V_WORDS = (KV_WORDS + LANES - 1) / LANES;     // words of a value that a lane owns
+const uint V_WORDS = (KV_WORDS + LANES - 1) / LANES; // words of a value that a lane owns
 const uint V_DIMS = KV_PER_WORD * V_WORDS;           // dimensions
+const uint PARTIAL = LANES * V_DIMS + 2;             // a split's sums, its largest score and total
 
 const float LOWEST = -1e30;
 
-// Up to 32 dimensions, from 32 * `chunk` on, of the key of one position.
-void load_key(uint page, uint kv_head, uint slot, uint chunk, out vec4 key[8]) {
-    const uint quad = k_word(page, kv_heads, kv_head, slot, chunk * 32) / 4;
-    const uint left = Q_QUADS - chunk * 8; // vec4 of the head from there on
-    if (KV_FORMAT == KV_Q8_0) {
-        const uint scale_word = k_scale_word(page, kv_heads, kv_head, slot, chunk / 2);
-        const vec2 scales = unpackHalf2x16(values[scale_word]);
-        const float scale = chunk % 2 == 0 ? scales.x : scales.y;
-        [[unroll]] for (int i = 0; i < 2; i++) {
-            const uvec4 k = kv[quad + i * PAGE_TOKENS];
-            [[unroll]] for (int c = 0; c < 4; c++) {
-                key[4 * i + c] = kv_codes(k[c]) * scale;
-            }
-        }
-    } else if (KV_FORMAT == KV_F16) {
-        [[unroll]] for (int i = 0; i < 4; i++) {
-            if (2 * i >= left) {
-                break;
-            }
-            uvec4 k = kv[quad + i * PAGE_TOKENS];
-            key[2 * i] = vec4(unpackHalf2x16(k.x), unpackHalf2x16(k.y));
-            key[2 * i + 1] = vec4(unpackHalf2x16(k.z), unpackHalf2x16(k.w));
-        }
-    } else {
-        [[unroll]] for (int i = 0; i < 8; i++) {
-            if (i >= left) {
-                break;
-            }
-            key[i] = uintBitsToFloat(kv[quad + i * PAGE_TOKENS]);
-        }
-    }
+// Drivers load push constants where they are named, and check each: hoisted by hand.
+uint kv_head_count;
+uint kv_head;
+#if TOGETHER
+uvec2 kv_base;
+uvec2 q_base;
+#include "attend_together.glsl"
+#else
+#include "attend_lanes.glsl"
+#endif
+
+const uint BLOCK = GROUPS * LANES;
+
+// Of one row: a softmax over the positions so far.
+struct Softmax {
+    float best;  // largest score
+    float total; // sum of the weights exp(score - best)
+};
+
+// What the sums so far are multiplied by as those of another softmax join, and those by.
+vec2 join(inout Softmax all, Softmax part) {
+    const float best = max(all.best, part.best);
+    const vec2 factors = vec2(exp(all.best - best), exp(part.best - best));
+    precise float total = all.total * factors.x + part.total * factors.y;
+    all = Softmax(best, total);
+    return factors;
 }
 
-// The values of a word of V, behind the first `at` of `value`.
-void put_word(uint word, uint at, float scale, inout float value[V_DIMS]) {
-    if (KV_FORMAT == KV_Q8_0) {
-        const vec4 codes = kv_codes(word) * scale;
-        [[unroll]] for (int i = 0; i < 4; i++) {
-            value[at + i] = codes[i];
-        }
-    } else if (KV_FORMAT == KV_F16) {
-        const vec2 pair = unpackHalf2x16(word);
-        value[at] = pair.x;
-        value[at + 1] = pair.y;
-    } else {
-        value[at] = uintBitsToFloat(word);
-    }
-}
-
-// The scale of word `word` of a value; 1 where the format has none.
-float v_scale(uint page, uint kv_head, uint slot, uint word) {
-    if (KV_FORMAT != KV_Q8_0) {
-        return 1.0;
-    }
-    const uint block = word / (KV_BLOCK / 4);
-    const uint scale_word = v_scale_word(page, kv_heads, kv_head, slot, block / 2);
-    const vec2 scales = unpackHalf2x16(values[scale_word]);
-    return block % 2 == 0 ? scales.x : scales.y;
-}
-
-// The dimensions of a value that this lane owns.
-void load_value(uint page, uint kv_head, uint slot, out float value[V_DIMS]) {
-    const uint own = gl_LocalInvocationID.x * V_WORDS;
-    const bool inside = own < KV_WORDS;
-    const uint word = v_word(page, kv_heads, kv_head, slot, 0) + own;
-    if (V_WORDS % 4 == 0) {
-        [[unroll]] for (uint i = 0; i < V_WORDS / 4; i++) {
-            const uvec4 v = inside ? kv[word / 4 + i] : uvec4(0);
-            const float scale = inside ? v_scale(page, kv_head, slot, own + 4 * i) : 0.0;
-            [[unroll]] for (uint c = 0; c < 4; c++) {
-                put_word(v[c], (4 * i + c) * KV_PER_WORD, scale, value);
-            }
-        }
-    } else {
-        [[unroll]] for (uint i = 0; i < V_WORDS; i++) {
-            const bool there = own + i < KV_WORDS;
-            const float scale = there ? v_scale(page, kv_head, slot, own + i) : 0.0;
-            put_word(there ? values[word + i] : 0, i * KV_PER_WORD, scale, value);
-        }
-    }
+float joined(float all, float part, vec2 factors) {
+    precise float sum = all * factors.x + part * factors.y;
+    return sum;
 }
 
 void main() {
+#if TOGETHER
+    const uint lane = gl_SubgroupInvocationID;
+#else
     const uint lane = gl_LocalInvocationID.x;
+#endif
     const uvec4 tile = tiles[gl_WorkGroupID.x];
-    const uint kv_head = gl_WorkGroupID.y / head_parts;
-    const uint group = heads / kv_heads;
-    const uint head_first = gl_WorkGroupID.y % head_parts * HEADS;
+    const uint head_count = heads;
+    const uint parts = head_parts;
+    const uint window_tokens = window;
+    const float factor = scale;
+    const float cap = soft_cap;
+    kv_head_count = kv_heads;
+    kv_head = gl_WorkGroupID.y / parts;
+#if TOGETHER
+    kv_base = kv_address;
+    q_base = q_address;
+#endif
+    const uint group = head_count / kv_head_count;
+    const uint head_first = gl_WorkGroupID.y % parts * HEADS;
     const uint table = steps[tile.x].z * table_stride;
 
     // Row j: token j / HEADS of the tile, head j % HEADS. Rows past the end repeat the last one and
@@ -162,108 +146,140 @@ void main() {
     [[unroll]] for (uint t = 0; t < TILE_TOKENS; t++) {
         position[t] = steps[tile.x + min(t, tile.y - 1)].y;
     }
-    uint row_at[ROWS]; // of q and y, in floats
-    vec4 queries[ROWS][Q_LOADS];
-    float out_sum[ROWS][V_DIMS];
-    float best[ROWS];
-    float total[ROWS];
-    lanes_begin();
-    [[unroll]] for (uint j = 0; j < ROWS; j++) {
-        uint token = tile.x + min(j / HEADS, tile.y - 1);
-        uint head = kv_head * group + min(head_first + j % HEADS, group - 1);
-        row_at[j] = (token * heads + head) * HEAD_DIM;
-        [[unroll]] for (uint i = 0; i < Q_LOADS; i++) {
-            // The last load may pass the end of the head: those values are never asked for.
-            uint at = min(i * SPREAD + lane % SPREAD, Q_QUADS - 1);
-            queries[j][i] = q[row_at[j] / 4 + at] * scale;
-            lanes_put(j * Q_LOADS + i, queries[j][i]);
-        }
-        best[j] = LOWEST;
-        total[j] = 0.0;
-        [[unroll]] for (uint i = 0; i < V_DIMS; i++) {
-            out_sum[j][i] = 0.0;
-        }
-    }
-    lanes_ready();
-
     const uint last = CAUSAL == 1 ? position[TILE_TOKENS - 1] : tile.z - 1;
-    const uint start = window > 0 && position[0] >= window ? position[0] - window + 1 : 0;
-    for (uint block = start / LANES * LANES; block <= last; block += LANES) {
-        const uint key_at = block + lane;
-        const uint key_safe = min(key_at, last); // a page past the last one may not be leased
-        const uint page = tables[table + key_safe / PAGE_TOKENS];
-        const uint slot = key_safe % PAGE_TOKENS;
-
-        float score[ROWS];
-        [[unroll]] for (uint j = 0; j < ROWS; j++) {
-            score[j] = 0.0;
-        }
-        [[unroll]] for (uint c = 0; c < CHUNKS; c++) {
-            vec4 key[8];
-            load_key(page, kv_head, slot, c, key);
-            [[unroll]] for (uint j = 0; j < ROWS; j++) {
-                [[unroll]] for (uint i = 0; i < 8; i++) {
-                    const uint at = c * 8 + i;
-                    if (at >= Q_QUADS) {
-                        break;
-                    }
-                    const uint load = at / SPREAD;
-                    vec4 v = lanes_get(j * Q_LOADS + load, at % SPREAD, queries[j][load]);
-                    score[j] += (v.x * key[i].x + v.y * key[i].y)
-                        + (v.z * key[i].z + v.w * key[i].w);
-                }
-            }
-        }
-
-        vec4 weight[ROWS]; // of this lane's position; x alone is used
-        [[unroll]] for (uint j = 0; j < ROWS; j++) {
-            const uint at = position[j / HEADS];
-            const bool in_window = key_at <= at && (window == 0 || at - key_at < window);
-            const bool visible = CAUSAL == 1 ? in_window : key_at <= last;
-            float s = score[j];
-            if (soft_cap > 0.0) {
-                s = soft_cap * tanh(clamp(s / soft_cap, -15.0, 15.0));
-            }
-            const float best_new = max(best[j], lanes_max(visible ? s : LOWEST));
-            const float shrink = exp(best[j] - best_new);
-            weight[j] = vec4(visible ? exp(s - best_new) : 0.0);
-            best[j] = best_new;
-            total[j] = total[j] * shrink + weight[j].x;
-            [[unroll]] for (uint i = 0; i < V_DIMS; i++) {
-                out_sum[j][i] *= shrink;
-            }
-        }
-        lanes_begin();
-        [[unroll]] for (uint j = 0; j < ROWS; j++) {
-            lanes_put(ROWS * Q_LOADS + j, weight[j]);
-        }
-        lanes_ready();
-
-        for (uint first = 0; first < LANES; first += SPREAD) {
-            if (block + first > last) {
-                break;
-            }
-            [[unroll]] for (uint i = 0; i < SPREAD; i++) {
-                const uint value_at = min(block + first + i, last);
-                const uint value_page = tables[table + value_at / PAGE_TOKENS];
-                float value[V_DIMS];
-                load_value(value_page, kv_head, value_at % PAGE_TOKENS, value);
-                [[unroll]] for (uint j = 0; j < ROWS; j++) {
-                    float w = lanes_get(ROWS * Q_LOADS + j, first + i, weight[j]).x;
-                    [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
-                        out_sum[j][d] += w * value[d];
-                    }
-                }
-            }
-        }
+    const uint start = window_tokens > 0 && position[0] >= window_tokens
+        ? position[0] - window_tokens + 1
+        : 0;
+    const uint split_first = start / SPLIT;
+    const uint split_count = last / SPLIT + 1 - split_first;
+    uint split = gl_WorkGroupID.z; // behind the first
+    if (split >= split_count) {
+        return;
     }
 
+    uint row_at[ROWS]; // of q and y, in floats
+    bool row_there[ROWS];
+    Softmax all[ROWS];
     [[unroll]] for (uint j = 0; j < ROWS; j++) {
-        const float sum = lanes_sum(total[j], LANES);
-        if (j / HEADS < tile.y && head_first + j % HEADS < group) {
+        const uint token = tile.x + min(j / HEADS, tile.y - 1);
+        const uint head = kv_head * group + min(head_first + j % HEADS, group - 1);
+        row_at[j] = (token * head_count + head) * HEAD_DIM;
+        row_there[j] = j / HEADS < tile.y && head_first + j % HEADS < group;
+        all[j] = Softmax(LOWEST, 0.0);
+    }
+    take_queries(row_at);
+
+    // Loops end with their last turn: see page_of in attend_together.glsl.
+    do {
+        float sums[ROWS][V_DIMS];
+        Softmax part[ROWS];
+        [[unroll]] for (uint j = 0; j < ROWS; j++) {
+            part[j] = Softmax(LOWEST, 0.0);
             [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
-                if (lane * V_DIMS + d < HEAD_DIM) {
-                    y[row_at[j] + lane * V_DIMS + d] = out_sum[j][d] / sum;
+                sums[j][d] = 0.0;
+            }
+        }
+        const uint split_at = (split_first + split) * SPLIT;
+        const uint block_last = min(last, split_at + SPLIT - 1);
+        uint block = max(start / BLOCK * BLOCK, split_at);
+        do {
+            float weight[ROWS][GROUPS]; // of this lane's positions; scores at first
+            score_block(table, block, last, row_at, weight);
+            [[unroll]] for (uint j = 0; j < ROWS; j++) {
+                const uint at = position[j / HEADS];
+                float best = LOWEST;
+                [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+                    const uint key_at = block + g * LANES + lane;
+                    const bool in_window =
+                        key_at <= at && (window_tokens == 0 || at - key_at < window_tokens);
+                    float s = weight[j][g] * factor;
+                    if (cap > 0.0) {
+                        s = cap * tanh(clamp(s / cap, -15.0, 15.0));
+                    }
+                    weight[j][g] = (CAUSAL == 1 ? in_window : key_at <= last) ? s : LOWEST;
+                    best = max(best, weight[j][g]);
+                }
+                best = max(part[j].best, lanes_max(best));
+                const float shrink = exp(part[j].best - best);
+                float total = part[j].total * shrink; // of this lane's positions
+                [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+                    // Not by the exponential alone: where nothing is seen, `best` is LOWEST too.
+                    weight[j][g] = weight[j][g] > LOWEST ? exp(weight[j][g] - best) : 0.0;
+                    total += weight[j][g];
+                }
+                part[j] = Softmax(best, total);
+                [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                    sums[j][d] *= shrink;
+                }
+            }
+            add_values(table, block, last, weight, sums);
+            block += BLOCK;
+        } while (block <= block_last);
+
+        [[unroll]] for (uint j = 0; j < ROWS; j++) {
+            part[j].total = lanes_sum(part[j].total, LANES);
+            const vec2 factors = join(all[j], part[j]);
+            const bool is_only = split_count == 1;
+            const bool is_last = split + 1 == split_count;
+            if (SPLIT_GRID == 1 && !is_only) {
+                const uint place = gl_WorkGroupID.x * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+                const uint at = ((place * gl_NumWorkGroups.z + split) * ROWS + j) * PARTIAL;
+                [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                    partials[at + d * LANES + lane] = sums[j][d];
+                }
+                if (lane == 0) {
+                    partials[at + PARTIAL - 2] = part[j].best;
+                    partials[at + PARTIAL - 1] = part[j].total;
+                }
+            } else if (row_there[j]) {
+                // Between splits y has the sums so far: each lane reads what it wrote.
+                [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                    const uint dim = dim_of(lane, d);
+                    if (dim < HEAD_DIM) {
+                        float sum = sums[j][d];
+                        if (split > 0) {
+                            sum = joined(y[row_at[j] + dim], sum, factors);
+                        }
+                        y[row_at[j] + dim] = is_last ? sum / all[j].total : sum;
+                    }
+                }
+            }
+        }
+        split += gl_NumWorkGroups.z;
+    } while (split < split_count);
+
+    if (SPLIT_GRID == 1 && split_count > 1) {
+        const uint place = gl_WorkGroupID.x * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+        // Every lane counts for itself, behind its own sums: a barrier would have software drivers
+        // suspend each lane.
+        memoryBarrierBuffer();
+        const float before = float(atomicAdd(done[place], 1));
+        if (lanes_max(before) < float(LANES * split_count - 1)) {
+            return;
+        }
+        memoryBarrierBuffer();
+        if (lane == 0) {
+            done[place] = 0;
+        }
+        [[unroll]] for (uint j = 0; j < ROWS; j++) {
+            float sums[V_DIMS];
+            [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                sums[d] = 0.0;
+            }
+            all[j] = Softmax(LOWEST, 0.0);
+            for (uint from = 0; from < split_count; from++) {
+                const uint at = ((place * gl_NumWorkGroups.z + from) * ROWS + j) * PARTIAL;
+                const uint behind_sums = at + PARTIAL - 2;
+                const Softmax part = Softmax(partials[behind_sums], partials[behind_sums + 1]);
+                const vec2 factors = join(all[j], part);
+                [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                    const float sum = partials[at + d * LANES + lane];
+                    sums[d] = from > 0 ? joined(sums[d], sum, factors) : sum;
+                }
+            }
+            [[unroll]] for (uint d = 0; d < V_DIMS; d++) {
+                if (row_there[j] && dim_of(lane, d) < HEAD_DIM) {
+                    y[row_at[j] + dim_of(lane, d)] = sums[d] / all[j].total;
                 }
             }
         }

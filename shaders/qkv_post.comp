@@ -24,8 +24,9 @@ layout(constant_id = 1) const uint LOCAL_Y = 1;
 layout(constant_id = 2) const uint LOCAL_Z = 1;
 layout(constant_id = 3) const uint HEAD_DIM = 64;
 layout(constant_id = 4) const uint KV_FORMAT = 1; // of the pages (include/pages.glsl)
-layout(constant_id = 5) const uint QK_NORM = 0;
-layout(constant_id = 6) const uint NEOX = 0; // 1: (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
+layout(constant_id = 5) const uint KEY_WORDS = 4; // of the pages
+layout(constant_id = 6) const uint QK_NORM = 0;
+layout(constant_id = 7) const uint NEOX = 0; // 1: (i, i + rope_dim / 2); 0: (2 i, 2 i + 1)
 
 const uint NORM_HEAD = 1;       // each head by its mean square, with one gain for all
 const uint NORM_WHOLE = 2;      // all heads by the mean square of them all
@@ -209,7 +210,7 @@ void main() {
                 kv[word] = pack_half(value);
             } else {
                 kv[word] = floatBitsToUint(value.x);
-                kv[word + 1] = floatBitsToUint(value.y);
+                kv[word + (is_v || KEY_WORDS > 1 ? 1 : PAGE_TOKENS)] = floatBitsToUint(value.y);
             }
         }
     }

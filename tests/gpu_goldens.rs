@@ -108,6 +108,7 @@ fn check_narrow(path: &Path, tier: Tier) -> f32 {
         tile_tokens: 1,
         logit_rows: 0,
         encoded: false,
+        splits: 1,
         adapters: 0,
     };
     let recording = model.runner.model().record_forward(model.runner.kv(), shape);

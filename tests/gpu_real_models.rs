@@ -19,6 +19,9 @@ const TOLERANCE_Q8_0: f32 = 0.4;
 /// How many prompts show that.
 const PROMPTS_Q8_0: usize = 3;
 
+/// Beside weights and cache, for prompts taken 512 tokens at a time.
+const SCRATCH_MIB_MAX: u64 = 64;
+
 /// Rounding shows in short prompts as in long ones, and the time is short.
 const F16_PROMPT_TOKENS_MAX: usize = 100;
 
@@ -38,8 +41,10 @@ fn check(file: &str, golden: &str, tolerance_f32: f32) {
         let goldens = golden_data(golden);
         let count = if slow { 1 } else { goldens.len() };
         let count = if format == KvFormat::Q8_0 { count.min(PROMPTS_Q8_0) } else { count };
-        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 128, format };
+        let sizes = Sizes { context_tokens: 1024, sessions: 1, tokens_max: 512, format };
         let mut driven = Driven::load(Box::new(executor), &model, sizes);
+        let scratch = driven.runner.model().scratch_bytes() >> 20;
+        assert!(scratch <= SCRATCH_MIB_MAX, "{scratch} MiB of scratch, of {SCRATCH_MIB_MAX}");
         for golden in &goldens[..count] {
             if format != KvFormat::F32 && golden.tokens.len() > F16_PROMPT_TOKENS_MAX {
                 continue;

@@ -62,7 +62,7 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let layout = PageLayout { kv_heads: 1, head_dim: 8, format: KvFormat::F16 };
+        let layout = PageLayout { kv_heads: 1, head_dim: 8, format: KvFormat::F16, key_words: 4 };
         let mut executor = ReferenceExecutor::new();
         let config = KvConfig {
             layout,

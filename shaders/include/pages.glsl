@@ -1,15 +1,15 @@
 // KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all
 // V, then the scales of KV_Q8_0.
 //
-//     K  [kv_heads][HEAD_DIM / KV_QUAD][PAGE_TOKENS] quads: neighbouring positions side by side,
-//        for lanes that each own a position
-//     V  [kv_heads][PAGE_TOKENS][HEAD_DIM / KV_QUAD] quads: neighbouring dimensions side by side,
-//        for lanes that each own dimensions
+//     K  [kv_heads][KV_WORDS / KEY_WORDS][PAGE_TOKENS][KEY_WORDS] words: neighbouring positions
+//        side by side, for lanes that each own a position
+//     V  [kv_heads][PAGE_TOKENS][KV_WORDS] words, for lanes that each own dimensions
 //     scales of K  [kv_heads][SCALE_WORDS][PAGE_TOKENS] words of two f16, of 32 dimensions each
 //     scales of V  [kv_heads][PAGE_TOKENS][SCALE_WORDS]
 //
-// A quad is 128 bits: 4 f32, 8 f16 or 16 bytes. The including shader defines HEAD_DIM and
-// KV_FORMAT, one of src/kernels/pages.rs: KvFormat.
+// A word is one f32, two f16 or four bytes. The including shader defines HEAD_DIM, KV_FORMAT (one
+// of src/kernels/pages.rs: KvFormat) and KEY_WORDS: 4 where lanes load by themselves, 1 where they
+// load together.
 
 const uint KV_F32 = 0;
 const uint KV_F16 = 1;
@@ -18,7 +18,6 @@ const uint KV_Q8_0 = 2;
 const uint PAGE_TOKENS = 32; // src/kernels/pages.rs: PageLayout::TOKENS
 const uint KV_BLOCK = 32;    // dimensions that share a scale
 const uint KV_PER_WORD = 1u << KV_FORMAT;
-const uint KV_QUAD = 4 * KV_PER_WORD;
 const uint KV_WORDS = HEAD_DIM / KV_PER_WORD; // of one head at one position
 const uint SCALE_WORDS = KV_FORMAT == KV_Q8_0 ? (HEAD_DIM + 63) / 64 : 0;
 
@@ -26,8 +25,9 @@ uint page_words(uint kv_heads) { return 2 * kv_heads * PAGE_TOKENS * (KV_WORDS +
 
 // Word that holds dimension `dim` of K, the first of its word.
 uint k_word(uint page, uint kv_heads, uint kv_head, uint slot, uint dim) {
-    uint quad = (kv_head * (HEAD_DIM / KV_QUAD) + dim / KV_QUAD) * PAGE_TOKENS + slot;
-    return page * page_words(kv_heads) + quad * 4 + dim % KV_QUAD / KV_PER_WORD;
+    uint word = dim / KV_PER_WORD;
+    uint part = (kv_head * (KV_WORDS / KEY_WORDS) + word / KEY_WORDS) * PAGE_TOKENS + slot;
+    return page * page_words(kv_heads) + part * KEY_WORDS + word % KEY_WORDS;
 }
 
 // Word that holds dimension `dim` of V, the first of its word.

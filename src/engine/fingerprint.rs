@@ -8,6 +8,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::kernels::PageLayout;
 use crate::kv_cache::KvConfig;
 
 /// A model of many gigabytes is not read whole: its length, its beginning with all metadata, and
@@ -63,7 +64,9 @@ pub(super) fn of(path: &Path, config: &KvConfig) -> io::Result<String> {
         take(length.saturating_sub(PIECE_BYTES) / PIECES * (piece + 1), PIECE_BYTES)?;
     }
     let mut text = format!("model {}", hex(&hash.finalize()));
-    let layout = config.layout;
-    write!(text, ", caches of {layout:?} in {} layers", config.layers).expect("as above");
+    // Not by the whole layout: the order of words is the device's alone.
+    let PageLayout { kv_heads, head_dim, format, .. } = config.layout;
+    let form = format!("{kv_heads} heads of {head_dim} dimensions in {}", format.name());
+    write!(text, ", caches of {form} in {} layers", config.layers).expect("as above");
     Ok(text)
 }

@@ -277,7 +277,7 @@ fn load(
     };
     let info = Arc::new(info);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
-    let made_by = fingerprint::of(path, &config).unwrap_or_else(|error| {
+    let made_by = fingerprint::of(path, &source.kv).unwrap_or_else(|error| {
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())
     });
@@ -339,7 +339,7 @@ fn kv_config(
     free_bytes: u64,
 ) -> KvConfig {
     let (kv_heads, head_dim) = (hyper.kv_heads, hyper.head_dim);
-    let layout = PageLayout { kv_heads, head_dim, format: kv_format(options.kv_dtype, caps) };
+    let layout = PageLayout::new(caps, kv_heads, head_dim, kv_format(options.kv_dtype, caps));
     let trained = hyper.context_trained as usize;
     let bindable = KvConfig::tokens_bindable(&layout, caps);
     let context_tokens = match options.context_tokens {

@@ -48,6 +48,7 @@ impl ModelSource {
         if let Some(check) = &mut self.check {
             check.prepare(&mut *executor);
         }
+        self.kv.layout = self.kv.layout.on(executor.capabilities());
         let least_bytes = reserve.map_or(self.kv.bytes(), |_| self.kv.page_bytes());
         let limits = Limits { kv_bytes: least_bytes, ..self.limits };
         let model = Model::load_with(&mut *executor, &self.file, &self.adapters, limits, progress)?;

@@ -186,7 +186,7 @@ impl Worker {
     ) -> Result<bool, DeviceError> {
         let session = self.sessions.get_mut(id);
         let Some(parked) = session.parked.take() else {
-            // On the device; or given up for the room that was made for it, and to be computed again.
+            // On the device; or given up for the room that it was to have, and computed again.
             let cached = session.cached_tokens();
             session.tokens.truncate(keep.min(cached));
             return self.take_table(id, asker);

@@ -147,12 +147,15 @@ impl Runner {
         let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
         let tile_tokens = self.model.tile_tokens(one_token_each);
         assert!(batch.token_count() > 0, "a batch has tokens");
+        let end = |span: &TokenSpan| span.position as usize + span.tokens.len();
+        let keys = batch.spans.iter().map(end).max().unwrap_or(0);
         BatchShape {
             tokens: batch.token_count() as u32,
             tiles: batch.tiles(tile_tokens).len() as u32,
             tile_tokens,
             logit_rows: batch.logit_count() as u32,
             encoded,
+            splits: self.model.splits(one_token_each, batch.token_count(), keys),
             adapters: 0,
         }
     }

@@ -286,6 +286,7 @@ impl Tuner {
                 tile_tokens: 1,
                 logit_rows,
                 encoded: false,
+                splits: 1,
                 adapters: 0,
             };
             for command in runner.model().record_in_f32(runner.kv(), shape).commands {

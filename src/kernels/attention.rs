@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{KvFormat, by_subgroups, spirv};
+use super::{PageLayout, by_subgroups, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
 /// Push constants.
@@ -10,6 +10,8 @@ use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
+    /// The executor fills them in where the kernel takes pointers.
+    pub addresses: [[u32; 2]; 2],
     pub heads: u32,
     pub kv_heads: u32,
     pub head_parts: u32,
@@ -20,7 +22,7 @@ pub struct Params {
 }
 
 const _: () = assert!(spirv::ATTENTION_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::ATTENTION_BINDINGS == 7 && spirv::ATTENTION_SPECS == 8);
+const _: () = assert!(spirv::ATTENTION_BINDINGS == 9 && spirv::ATTENTION_SPECS == 10);
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +31,22 @@ pub struct Shape {
     pub tile_tokens: u32,
     /// Query heads of one kv head that it takes.
     pub heads: u32,
+    /// Workgroups that share the positions of a tile, [`SPLIT_TOKENS`] each; 1 where a workgroup
+    /// takes them all. The sums have one order either way.
+    pub splits: u32,
+}
+
+/// Positions that have a softmax of their own, before what they give is joined: `SPLIT` of the
+/// shader.
+pub const SPLIT_TOKENS: u32 = 256;
+
+/// Scratch of [`Shape::splits`] above 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Partials {
+    /// What splits give, f32: [`Shape::partial_bytes`].
+    pub sums: BufferSlice,
+    /// How many splits are done, u32 `[tiles, heads]`: zeroes before and after.
+    pub done: BufferSlice,
 }
 
 impl Shape {
@@ -41,11 +59,27 @@ impl Shape {
     #[must_use]
     pub fn choose(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
         let values = if caps.is_cpu() { 64 * caps.lanes } else { 1024 };
-        let rows_max = (values / head_dim).clamp(1, 8);
+        // Lanes that load together wait for memory rather than for registers.
+        let rows_min = if caps.loads_together() { 4 } else { 1 };
+        let rows_max = (values / head_dim).clamp(rows_min, 8);
         let parts = group.div_ceil(rows_max);
         let heads = group.div_ceil(parts);
         let tile_tokens = if one_token_each { 1 } else { (rows_max / heads).max(1) };
-        Self { tile_tokens, heads }
+        Self { tile_tokens, heads, splits: 1 }
+    }
+
+    /// Bytes of what the splits of `tiles` tiles give, whatever the pages hold.
+    #[must_use]
+    pub fn partial_bytes(
+        &self,
+        caps: &Capabilities,
+        (heads, kv_heads, head_dim): (u32, u32, u32),
+        tiles: u64,
+    ) -> u64 {
+        let row = head_dim.next_multiple_of(4 * caps.lanes) + 2;
+        let parts = (heads / kv_heads).div_ceil(self.heads);
+        let rows = kv_heads * parts * self.heads * self.tile_tokens;
+        4 * u64::from(row) * u64::from(rows) * u64::from(self.splits) * tiles
     }
 }
 
@@ -54,12 +88,8 @@ impl Shape {
 pub struct Attention {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Dimensions of a head, a multiple of 8.
-    pub head_dim: u32,
-    /// What the pages hold.
-    pub format: KvFormat,
+    /// The pages: their heads, and what these hold.
+    pub layout: PageLayout,
     /// Positions a token sees, itself included; 0 for all.
     pub window: u32,
     /// Whether a token sees only itself and those before it; else also those behind it, and windows
@@ -83,6 +113,8 @@ pub struct Attention {
     pub kv: BufferSlice,
     /// f32 `[tokens, heads * head_dim]`.
     pub y: BufferSlice,
+    /// Where the positions of a tile may be split.
+    pub partials: Option<Partials>,
 }
 
 /// Appends the dispatch for `tiles` tiles of at most `shape.tile_tokens` tokens.
@@ -93,10 +125,12 @@ pub fn record(
     shape: Shape,
     tiles: u32,
 ) {
-    let head_parts = (args.heads / args.kv_heads).div_ceil(shape.heads);
+    let head_parts = (args.heads / args.layout.kv_heads).div_ceil(shape.heads);
+    let together = args.layout.key_words == 1;
     let params = Params {
+        addresses: [[0; 2]; 2],
         heads: args.heads,
-        kv_heads: args.kv_heads,
+        kv_heads: args.layout.kv_heads,
         head_parts,
         table_stride: args.table_stride,
         window: args.window,
@@ -107,18 +141,33 @@ pub fn record(
         caps.lanes,
         1,
         1,
-        args.head_dim,
-        args.format.code(),
+        args.layout.head_dim,
+        args.layout.format.code(),
+        args.layout.key_words,
         shape.tile_tokens,
         shape.heads,
         u32::from(args.causal),
+        u32::from(shape.splits > 1),
     ];
     recording.dispatch(Dispatch {
-        kernel: by_subgroups(caps, &spirv::ATTENTION, &spirv::ATTENTION_SHARED),
+        kernel: match together {
+            true => &spirv::ATTENTION_TOGETHER,
+            false => by_subgroups(caps, &spirv::ATTENTION, &spirv::ATTENTION_SHARED),
+        },
         spec,
-        bindings: vec![args.q, args.steps, args.tiles, args.tables, args.kv, args.kv, args.y],
+        bindings: vec![
+            args.kv,
+            args.q,
+            args.steps,
+            args.tiles,
+            args.tables,
+            args.kv,
+            args.y,
+            args.partials.map_or(args.y, |partials| partials.sums),
+            args.partials.map_or(args.y, |partials| partials.done),
+        ],
         push: bytemuck::bytes_of(&params).to_vec(),
-        pointers: 0,
-        groups: [tiles, args.kv_heads * head_parts, 1],
+        pointers: if together { 2 } else { 0 },
+        groups: [tiles, args.layout.kv_heads * head_parts, shape.splits],
     });
 }

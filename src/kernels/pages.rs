@@ -2,6 +2,9 @@
 
 use half::f16;
 
+use super::spirv;
+use crate::gpu::Capabilities;
+
 /// Number format of keys and values; the numbers are those of the shaders' `KV_FORMAT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvFormat {
@@ -59,11 +62,14 @@ impl KvFormat {
     }
 }
 
+/// Words of 32 bits that a lane loads at once.
+const QUAD_WORDS: u32 = 4;
+
 /// Pages of one layer.
 ///
 /// ```text
-/// K  [kv_heads][head_dim / quad][TOKENS] quads of 128 bits: neighbouring positions side by side
-/// V  [kv_heads][TOKENS][head_dim / quad] quads: neighbouring dimensions side by side
+/// K  [kv_heads][words of a head / key_words][TOKENS][key_words] words of 32 bits
+/// V  [kv_heads][TOKENS][words of a head] words
 /// ```
 ///
 /// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last may be half used):
@@ -80,15 +86,67 @@ pub struct PageLayout {
     pub head_dim: u32,
     /// What keys and values are kept as.
     pub format: KvFormat,
+    /// Words of a position's key that are side by side: a quad, which a lane loads at once, or one
+    /// word, where lanes load together.
+    pub key_words: u32,
 }
 
 impl PageLayout {
     /// Positions of a page.
     pub const TOKENS: u32 = 32;
 
-    /// Values in a quad of 128 bits.
-    const fn quad(&self) -> u32 {
-        4 * self.format.per_word()
+    /// Pages as the device reads them best.
+    ///
+    /// # Panics
+    /// If the format does not hold heads of so many dimensions: the caller has checked it.
+    #[must_use]
+    pub fn new(caps: &Capabilities, kv_heads: u32, head_dim: u32, format: KvFormat) -> Self {
+        assert!(format.holds(head_dim), "{} holds whole blocks alone", format.name());
+        let together = caps.loads_together() && !caps.avoids(&spirv::ATTENTION_TOGETHER);
+        Self { kv_heads, head_dim, format, key_words: if together { 1 } else { QUAD_WORDS } }
+    }
+
+    /// The same pages as another device reads them best, or one on which kernels were found wrong.
+    #[must_use]
+    pub fn on(self, caps: &Capabilities) -> Self {
+        Self::new(caps, self.kv_heads, self.head_dim, self.format)
+    }
+
+    /// Whole pages of this layout as those of quads, the form in which caches leave the device: a file
+    /// or another device may be their next place.
+    pub fn keys_to_quads(&self, pages: &mut [u8]) {
+        self.reorder_keys(pages, |own, quad| (own, quad));
+    }
+
+    /// The reverse of [`PageLayout::keys_to_quads`].
+    pub fn keys_from_quads(&self, pages: &mut [u8]) {
+        self.reorder_keys(pages, |own, quad| (quad, own));
+    }
+
+    /// Moves each word of the keys from the first place to the second that `places` makes of its
+    /// place in this layout and its place among quads.
+    fn reorder_keys(&self, pages: &mut [u8], places: impl Fn(usize, usize) -> (usize, usize)) {
+        if self.key_words == QUAD_WORDS {
+            return;
+        }
+        let head_bytes = (4 * self.head_words() * Self::TOKENS) as usize;
+        let mut keys = vec![0; head_bytes];
+        for page in pages.chunks_exact_mut(self.page_bytes() as usize) {
+            let heads = &mut page[..self.kv_heads as usize * head_bytes];
+            for head in heads.chunks_exact_mut(head_bytes) {
+                keys.copy_from_slice(head);
+                for word in 0..self.head_words() {
+                    for slot in 0..Self::TOKENS {
+                        let at = |side: u32| {
+                            let part = word / side * Self::TOKENS + slot;
+                            4 * (part * side + word % side) as usize
+                        };
+                        let (from, to) = places(at(self.key_words), at(QUAD_WORDS));
+                        head[to..to + 4].copy_from_slice(&keys[from..from + 4]);
+                    }
+                }
+            }
+        }
     }
 
     /// Words of one head's values at one position.
@@ -125,12 +183,12 @@ impl PageLayout {
     /// values it is.
     fn word(&self, page: u32, slot: u32, kv_head: u32, value: bool, dim: u32) -> (usize, u32) {
         let per_word = self.format.per_word();
+        let (words, word, side) = (self.head_words(), dim / per_word, self.key_words);
         let in_page = if value {
-            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * self.head_words() + dim / per_word
+            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * words + word
         } else {
-            let quad =
-                (kv_head * (self.head_dim / self.quad()) + dim / self.quad()) * Self::TOKENS + slot;
-            quad * 4 + dim % self.quad() / per_word
+            let part = (kv_head * (words / side) + word / side) * Self::TOKENS + slot;
+            part * side + word % side
         };
         (self.page_at(page) + in_page as usize, dim % per_word)
     }
@@ -228,8 +286,9 @@ mod tests {
 
     #[test]
     fn keys_and_values_of_a_page_have_places_of_their_own() {
-        for (format, head_dim) in FORMATS.into_iter().flat_map(|f| [(f, 64), (f, 96)]) {
-            let layout = PageLayout { kv_heads: 3, head_dim, format };
+        let shapes = FORMATS.into_iter().flat_map(|format| [(format, 64, 4), (format, 96, 1)]);
+        for (format, head_dim, key_words) in shapes {
+            let layout = PageLayout { kv_heads: 3, head_dim, format, key_words };
             let mut seen = vec![0_u64; 2 * (layout.page_bytes() / 4) as usize];
             for value in [false, true] {
                 for (head, slot) in
@@ -258,7 +317,7 @@ mod tests {
     #[test]
     fn what_is_stored_is_loaded() {
         for format in FORMATS {
-            let layout = PageLayout { kv_heads: 2, head_dim: 96, format };
+            let layout = PageLayout { kv_heads: 2, head_dim: 96, format, key_words: 4 };
             let mut words = vec![0; (layout.page_bytes() / 4) as usize];
             // Whole multiples of what becomes each block's scale.
             let code = |at: usize| if at == 31 { 127.0 } else { 4.0 * at as f32 - 64.0 };
@@ -272,8 +331,35 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_leave_the_device_have_the_form_of_quads() {
+        for (format, head_dim) in FORMATS.into_iter().flat_map(|f| [(f, 64), (f, 96)]) {
+            let quads = PageLayout { kv_heads: 2, head_dim, format, key_words: 4 };
+            let own = PageLayout { key_words: 1, ..quads };
+            let pages = [quads, own].map(|layout| {
+                let mut words = vec![0; 2 * (layout.page_bytes() / 4) as usize];
+                for (at, (page, slot, head)) in
+                    [(0, 0, 0), (0, 31, 1), (1, 7, 1)].into_iter().enumerate()
+                {
+                    let values: Vec<f32> =
+                        (0..head_dim).map(|dim| (dim + 100 * at as u32) as f32).collect();
+                    layout.store(&mut words, page, slot, head, false, &values);
+                    layout.store(&mut words, page, slot, head, true, &values);
+                }
+                words
+            });
+            let [left, of_own] = pages;
+            let mut words = of_own.clone();
+            own.keys_to_quads(bytemuck::cast_slice_mut(&mut words));
+            assert_eq!(words, left);
+            own.keys_from_quads(bytemuck::cast_slice_mut(&mut words));
+            assert_eq!(words, of_own);
+        }
+    }
+
+    #[test]
     fn blocks_keep_a_value_to_half_a_step_whatever_its_size() {
-        let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::Q8_0 };
+        let format = KvFormat::Q8_0;
+        let layout = PageLayout { kv_heads: 1, head_dim: 32, format, key_words: 1 };
         for size in [0.0_f32, 1e-12, 1e-6, 1.0, 3e4, 8e6] {
             let values: Vec<f32> =
                 (0..32).map(|i| size * ((i * 37 % 64) as f32 / 32.0 - 1.0)).collect();
@@ -291,7 +377,8 @@ mod tests {
 
     #[test]
     fn a_format_says_what_it_takes() {
-        let bytes = |format| PageLayout { kv_heads: 3, head_dim: 64, format }.token_bytes();
+        let of = |format| PageLayout { kv_heads: 3, head_dim: 64, format, key_words: 4 };
+        let bytes = |format| of(format).token_bytes();
         assert_eq!(FORMATS.map(bytes), [6 * 256, 6 * 128, 6 * 68]);
         assert!(KvFormat::Q8_0.holds(96) && !KvFormat::Q8_0.holds(80) && KvFormat::F16.holds(80));
         assert_eq!(FORMATS.map(|format| KvFormat::of_code(format.code())), FORMATS);

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{KvFormat, by_subgroups, or_unused, spirv};
+use super::{PageLayout, by_subgroups, or_unused, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
 /// Push constants.
@@ -20,7 +20,7 @@ pub struct Params {
 }
 
 const _: () = assert!(spirv::QKV_POST_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::QKV_POST_BINDINGS == 8 && spirv::QKV_POST_SPECS == 7);
+const _: () = assert!(spirv::QKV_POST_BINDINGS == 8 && spirv::QKV_POST_SPECS == 8);
 
 /// How q and k are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,8 @@ pub struct Norms {
 pub struct QkvPost {
     /// Query heads.
     pub heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Dimensions of a head, even.
-    pub head_dim: u32,
-    /// What the pages hold.
-    pub format: KvFormat,
+    /// The pages: their heads, and what these hold.
+    pub layout: PageLayout,
     /// Whether RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
     pub neox: bool,
     /// Dimensions that are rotated, even; 0 for none.
@@ -85,8 +81,8 @@ pub struct QkvPost {
 pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, tokens: u32) {
     let params = Params {
         heads: args.heads,
-        kv_heads: args.kv_heads,
-        qkv_stride: (args.heads + 2 * args.kv_heads) * args.head_dim,
+        kv_heads: args.layout.kv_heads,
+        qkv_stride: (args.heads + 2 * args.layout.kv_heads) * args.layout.head_dim,
         table_stride: args.table_stride,
         rope_dim: args.rope_dim,
         rope_coarse: args.rope_coarse,
@@ -96,8 +92,9 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
         caps.lanes,
         1,
         1,
-        args.head_dim,
-        args.format.code(),
+        args.layout.head_dim,
+        args.layout.format.code(),
+        args.layout.key_words,
         args.norms.map_or(0, |norms| norms.kind as u32),
         u32::from(args.neox),
     ];
@@ -116,6 +113,6 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, args: &QkvPost, to
         ],
         push: bytemuck::bytes_of(&params).to_vec(),
         pointers: 0,
-        groups: [tokens, args.heads + 2 * args.kv_heads, 1],
+        groups: [tokens, args.heads + 2 * args.layout.kv_heads, 1],
     });
 }

@@ -217,8 +217,11 @@ fn of_attention(dispatch: &Dispatch, positions: &[Positions]) -> Work {
 /// Bytes of a position's keys and values in the pages that a dispatch of attention reads, or one of
 /// qkv_post writes.
 fn kv_token_bytes(dispatch: &Dispatch, kv_heads: u32) -> u64 {
-    let format = KvFormat::of_code(dispatch.spec[4]);
-    PageLayout { kv_heads, head_dim: dispatch.spec[3], format }.token_bytes()
+    let [_, _, _, head_dim, format, key_words, ..] = dispatch.spec[..] else {
+        panic!("both name their pages first")
+    };
+    let format = KvFormat::of_code(format);
+    PageLayout { kv_heads, head_dim, format, key_words }.token_bytes()
 }
 
 fn of_embed(dispatch: &Dispatch) -> Work {

@@ -3,7 +3,7 @@ use crate::kernels::KvFormat;
 use crate::reference::ReferenceExecutor;
 
 fn cache(executor: &mut ReferenceExecutor) -> KvCache {
-    let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::F16 };
+    let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::F16, key_words: 4 };
     let config = KvConfig { layout, layers: 2, context_tokens: 96, tokens_max: 128, leases_max: 3 };
     KvCache::new(executor, config).expect("memory")
 }

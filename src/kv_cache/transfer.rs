@@ -2,8 +2,10 @@
 //! of the device's memory and into it again.
 //!
 //! ```text
-//! [layers][pages] pages of PageLayout::page_bytes bytes
+//! [layers][pages] pages of PageLayout::page_bytes bytes, keys in quads
 //! ```
+//!
+//! That is one form for all devices: what one has computed, another goes on with.
 
 use super::{KvCache, KvLease};
 use crate::gpu::{DeviceError, Executor};
@@ -34,6 +36,7 @@ impl KvCache {
                 rest = behind;
             }
         }
+        self.config.layout.keys_to_quads(&mut bytes);
         Ok(bytes)
     }
 
@@ -63,10 +66,11 @@ impl KvCache {
         {
             let mut at = 0;
             for (first, pages) in &runs {
-                let piece = &bytes[at..at + pages * page_bytes];
+                let mut piece = bytes[at..at + pages * page_bytes].to_vec();
+                self.config.layout.keys_from_quads(&mut piece);
                 let offset = u64::from(*first) * page_bytes as u64;
                 executor
-                    .write(*layer, offset, piece.len(), &mut |out| out.copy_from_slice(piece))?;
+                    .write(*layer, offset, piece.len(), &mut |out| out.copy_from_slice(&piece))?;
                 at += piece.len();
             }
         }

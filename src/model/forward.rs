@@ -27,6 +27,8 @@ pub struct BatchShape {
     pub logit_rows: u32,
     /// Whether [`super::Inputs::encoded`] is wanted.
     pub encoded: bool,
+    /// Workgroups that share the positions a token attends to.
+    pub splits: u32,
     /// Adapters that a token of the batch uses, by the bits of their numbers.
     pub adapters: u32,
 }
@@ -36,6 +38,20 @@ impl Model {
     #[must_use]
     pub fn tile_tokens(&self, one_token_each: bool) -> u32 {
         self.attention_shape(one_token_each).tile_tokens
+    }
+
+    /// Among how many workgroups a batch's attention had better be split, where its longest session
+    /// has `keys` positions: as many as there are splits, up to a power of two for the sake of few
+    /// recordings, or 1 where prompts are in the batch or the results of splits had no room.
+    #[must_use]
+    pub fn splits(&self, one_token_each: bool, tokens: usize, keys: usize) -> u32 {
+        let splits = keys.div_ceil(attention::SPLIT_TOKENS as usize).next_power_of_two() as u32;
+        let shape = attention::Shape { splits, ..self.attention_shape(true) };
+        let hyper = &self.hyper;
+        let heads = (hyper.heads, hyper.kv_heads, hyper.head_dim);
+        let bytes = shape.partial_bytes(&self.capabilities, heads, tokens as u64);
+        let fits = bytes <= self.scratch.partials.sums.bytes;
+        if one_token_each && fits { splits } else { 1 }
     }
 
     fn attention_shape(&self, one_token_each: bool) -> attention::Shape {
@@ -61,6 +77,9 @@ impl Model {
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
         let step = Step { model: self, kv, shape, narrow };
+        if shape.splits > 1 {
+            recording.zero(self.scratch.partials.done);
+        }
         step.embed(&mut recording);
         for (index, layer) in self.layers.iter().enumerate() {
             step.layer(&mut recording, layer, index);
@@ -252,7 +271,7 @@ impl Step<'_> {
         let spec = hyper.layers[index];
         let kv_layer = index % hyper.kv_layers();
         let rope = spec.rope.map(|rope| &self.model.ropes[rope]);
-        let format = self.kv.config().layout.format;
+        let layout = self.kv.config().layout;
         let table_stride = u32::try_from(self.kv.config().table_stride())
             .expect("contexts are counted in 32 bits");
         let qkv_width = u64::from((hyper.heads + 2 * hyper.kv_heads) * hyper.head_dim);
@@ -262,9 +281,7 @@ impl Step<'_> {
         self.update(recording, &layer.updates.qkv, input, (scratch.qkv, qkv_width), 1.0);
         let post = QkvPost {
             heads: hyper.heads,
-            kv_heads: hyper.kv_heads,
-            head_dim: hyper.head_dim,
-            format,
+            layout,
             neox: hyper.neox,
             rope_dim: if rope.is_some() { hyper.rope_dim } else { 0 },
             rope_coarse: rope.map_or(0, |rope| rope.coarse),
@@ -289,9 +306,7 @@ impl Step<'_> {
         qkv_post::record(recording, caps, &post, self.shape.tokens);
         let attend = Attention {
             heads: hyper.heads,
-            kv_heads: hyper.kv_heads,
-            head_dim: hyper.head_dim,
-            format,
+            layout,
             window: spec.window,
             causal: !hyper.encoder,
             scale: hyper.attention_scale,
@@ -303,9 +318,11 @@ impl Step<'_> {
             tables: self.kv.tables(),
             kv: self.kv.layer(kv_layer),
             y: scratch.attended,
+            partials: Some(scratch.partials),
         };
         let shape = attention::Shape {
             tile_tokens: self.shape.tile_tokens,
+            splits: self.shape.splits,
             ..self.model.attention_shape(self.shape.tile_tokens == 1)
         };
         attention::record(recording, caps, &attend, shape, self.shape.tiles);

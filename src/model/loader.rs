@@ -93,7 +93,7 @@ impl<'a> Loader<'a> {
         let memory = self.executor.memory();
         let free_bytes = memory.budget_bytes.saturating_sub(memory.used_bytes);
         let vocab = self.file.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
-        let scratch_bytes = Scratch::bytes(hyper, vocab, limits);
+        let scratch_bytes = Scratch::bytes(self.executor.capabilities(), hyper, vocab, limits);
         let packed = |tensor| packed_bytes(tensor, self.lanes());
         let weights_bytes: u64 = self.file.tensors().iter().map(packed).sum();
         let kv_bytes = limits.kv_bytes;

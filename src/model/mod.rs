@@ -173,6 +173,13 @@ impl Model {
         self.weights_bytes
     }
 
+    /// Bytes of the buffers beside weights and cache.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> u64 {
+        let vocab = self.embeddings.vocab();
+        Scratch::bytes(&self.capabilities, &self.hyper, vocab, &self.scratch.limits)
+    }
+
     /// Number of weights.
     #[must_use]
     pub fn parameters(&self) -> u64 {

@@ -2,7 +2,8 @@
 
 use super::experts::Mixture;
 use super::hyper::{HyperParams, NormKind};
-use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor};
+use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError, Executor};
+use crate::kernels::attention::{self, Partials};
 use crate::kernels::narrow;
 
 /// Sizes that a model's buffers are made for.
@@ -48,6 +49,8 @@ pub(super) struct Scratch {
     pub q: BufferSlice,
     /// `[heads * head_dim]`.
     pub attended: BufferSlice,
+    /// Where the positions of a token are split.
+    pub partials: Partials,
     /// Result of a block before its own norm, `[embedding]`.
     pub block: BufferSlice,
     /// The stream behind a norm that no product does in passing, `[embedding]`; without such norms,
@@ -69,7 +72,12 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Bytes of the activations, by the same sum as [`Scratch::create`].
-    pub(super) fn bytes(hyper: &HyperParams, vocab: u64, limits: &Limits) -> u64 {
+    pub(super) fn bytes(
+        caps: &Capabilities,
+        hyper: &HyperParams,
+        vocab: u64,
+        limits: &Limits,
+    ) -> u64 {
         let widths = Widths::of(hyper);
         let per_token: u64 = widths.all().iter().sum();
         let tokens = limits.tokens_max as u64;
@@ -81,6 +89,7 @@ impl Scratch {
         narrow
             + 4 * (per_token * tokens
                 + mixture
+                + partial_words(caps, hyper, limits).iter().sum::<u64>()
                 + (hyper.embedding + 2 * vocab) * limits.logit_rows_max as u64)
     }
 
@@ -92,6 +101,7 @@ impl Scratch {
     ) -> Result<Self, DeviceError> {
         let (tokens, rows) = (limits.tokens_max as u64, limits.logit_rows_max as u64);
         let widths = Widths::of(hyper);
+        let [partial_sums, partials_done] = partial_words(executor.capabilities(), hyper, &limits);
         let mut buffer = |label: &str, words: u64, usage: BufferUsage| {
             let desc = BufferDesc { label: label.into(), bytes: words * 4, usage };
             let buffer = executor.create_buffer(&desc)?;
@@ -112,6 +122,10 @@ impl Scratch {
             qkv: scratch("qkv", tokens * widths.qkv)?,
             q: scratch("q", tokens * widths.q)?,
             attended: scratch("attended", tokens * widths.q)?,
+            partials: Partials {
+                sums: scratch("sums of splits", partial_sums)?,
+                done: scratch("splits done", partials_done)?,
+            },
             block: scratch("block", tokens * widths.stream)?,
             normed: scratch("normed", tokens * widths.normed)?,
             gate_up: scratch("gate and up", tokens * 2 * widths.hidden)?,
@@ -131,6 +145,24 @@ impl Scratch {
             },
         })
     }
+}
+
+/// Sessions of the longest context whose tokens' attention can be split, if that does not take more
+/// than `PARTIAL_BYTES_MAX`: with many sessions, there is enough to do without.
+const SPLIT_TOKENS_MAX: u64 = 32;
+const PARTIAL_BYTES_MAX: u64 = 8 << 20;
+
+/// Words of each buffer of [`Partials`], in order.
+fn partial_words(caps: &Capabilities, hyper: &HyperParams, limits: &Limits) -> [u64; 2] {
+    let HyperParams { heads, kv_heads, head_dim, .. } = *hyper;
+    let splits = limits.context_tokens.div_ceil(attention::SPLIT_TOKENS as usize);
+    let shape = attention::Shape {
+        splits: splits.next_power_of_two() as u32,
+        ..attention::Shape::choose(caps, head_dim, heads / kv_heads, true)
+    };
+    let bytes = |tokens| shape.partial_bytes(caps, (heads, kv_heads, head_dim), tokens);
+    let sums = bytes(SPLIT_TOKENS_MAX).min(PARTIAL_BYTES_MAX).max(bytes(1));
+    [sums.div_ceil(4), limits.tokens_max as u64 * u64::from(heads)]
 }
 
 /// Activations of layers with experts; a route is a token and one of its `used` experts.

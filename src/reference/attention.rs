@@ -10,14 +10,15 @@ use crate::kernels::{KvFormat, PageLayout};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [q, steps, tiles, tables, kv, _, y] = dispatch.bindings[..] else {
-        panic!("attention has seven bindings")
+    let [kv, q, steps, tiles, tables, _, y, ..] = dispatch.bindings[..] else {
+        panic!("attention has nine bindings")
     };
-    let [_, _, _, head_dim, format, ..] = dispatch.spec[..] else {
-        panic!("attention has eight constants")
+    let [_, _, _, head_dim, format, key_words, _, _, causal, _] = dispatch.spec[..] else {
+        panic!("attention has ten constants")
     };
     let (dim, heads) = (head_dim as usize, p.heads as usize);
-    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format: KvFormat::of_code(format) };
+    let format = KvFormat::of_code(format);
+    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format, key_words };
     memory.update(y, |memory, y| {
         // The keys of each token's session.
         let tokens: HashMap<usize, u32> = memory.words(tiles)[..4 * dispatch.groups[0] as usize]
@@ -34,8 +35,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
                         let [_, position, table, _] = memory.words(steps)[4 * *token..][..4] else {
                             panic!("four words a step")
                         };
-                        let causal = dispatch.spec[7] == 1;
-                        let last = if causal { position } else { tokens[token] - 1 };
+                        let last = if causal == 1 { position } else { tokens[token] - 1 };
                         let pages = &memory.words(tables)[(table * p.table_stride) as usize..];
                         let context =
                             Context { p: &p, layout: &layout, words: memory.words(kv), pages };

@@ -10,11 +10,12 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let [qkv, steps, tables, rope, q_gain, k_gain, q, kv] = dispatch.bindings[..] else {
         panic!("qkv_post has eight bindings")
     };
-    let [.., head_dim, format, qk_norm, neox] = dispatch.spec[..] else {
-        panic!("qkv_post has seven constants")
+    let [.., head_dim, format, key_words, qk_norm, neox] = dispatch.spec[..] else {
+        panic!("qkv_post has eight constants")
     };
     let dim = head_dim as usize;
-    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format: KvFormat::of_code(format) };
+    let format = KvFormat::of_code(format);
+    let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format, key_words };
     let heads = (p.heads + 2 * p.kv_heads) as usize;
     for token in 0..dispatch.groups[0] as usize {
         let [_, position, table, _] = memory.words(steps)[4 * token..][..4] else {

@@ -181,7 +181,7 @@ impl Driven {
     ) -> Self {
         let hyper = read_hyper_params(file).expect("a supported model");
         let layout =
-            PageLayout { kv_heads: hyper.kv_heads, head_dim: hyper.head_dim, format: sizes.format };
+            PageLayout::new(executor.capabilities(), hyper.kv_heads, hyper.head_dim, sizes.format);
         let config = KvConfig {
             layout,
             layers: hyper.kv_layers(),

@@ -14,7 +14,7 @@ const WIDTH: u64 = 64;
 const HIDDEN: u64 = 192;
 const HEADS: u64 = 6;
 const KV_HEADS: u64 = 2;
-const HEAD_DIM: u64 = 16;
+const HEAD_DIM: u64 = 32; // a whole block of bytes
 const LAYERS: u32 = 4;
 /// Of the windowed model: less than a page, and no multiple of any number of lanes.
 const WINDOW: u32 = 11;

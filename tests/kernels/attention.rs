@@ -1,7 +1,7 @@
 //! `shaders/attention.comp`.
 
 use hob::gpu::{BufferSlice, Capabilities};
-use hob::kernels::attention::{self, Attention, Shape};
+use hob::kernels::attention::{self, Attention, Partials, SPLIT_TOKENS, Shape};
 use hob::kernels::{KvFormat, PageLayout};
 use hob::scheduler::{Batch, TokenSpan};
 
@@ -16,7 +16,7 @@ type Spans = &'static [(u32, u32, u32)];
 const DECODE: Spans = &[(0, 0, 1), (2, 45, 1), (1, 31, 1), (3, 100, 1)];
 const PREFILL: Spans = &[(1, 0, 17), (0, 60, 5), (2, 7, 1), (3, 32, 3)];
 /// Positions of the longest session; a multiple of the page, so that the last one is met full.
-const CONTEXT: u32 = 128;
+const CONTEXT: u32 = 3 * SPLIT_TOKENS;
 const SESSIONS: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,8 @@ struct Layer {
 }
 
 impl Layer {
-    fn layout(&self) -> PageLayout {
-        PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, format: self.format }
+    fn layout(&self, caps: &Capabilities) -> PageLayout {
+        PageLayout::new(caps, self.kv_heads, self.head_dim, self.format)
     }
 
     fn batch(&self) -> Batch {
@@ -64,7 +64,7 @@ impl Layer {
     /// in all others, in page 0, and in the pages that are not leased; with the sessions' block
     /// tables.
     fn pages(&self, case: &mut Case) -> (BufferSlice, BufferSlice, u32) {
-        let layout = self.layout();
+        let layout = self.layout(&case.caps);
         let stride = CONTEXT / PageLayout::TOKENS;
         let pages = SESSIONS * stride + 1;
         let mut words = vec![
@@ -92,33 +92,50 @@ impl Layer {
         (case.slice(&words), case.slice(&tables), stride)
     }
 
+    /// Room for what splits give, and for how many are done.
+    fn partials(&self, case: &mut Case, shape: Shape, tiles: usize) -> Partials {
+        let heads = (self.group * self.kv_heads, self.kv_heads, self.head_dim);
+        let bytes = shape.partial_bytes(&case.caps, heads, tiles as u64);
+        Partials {
+            sums: case.garbage(bytes as usize / 4),
+            done: case.slice(&vec![0_u32; tiles * heads.0 as usize]),
+        }
+    }
+
     fn add(&self, case: &mut Case) {
-        let batch = self.batch();
         let shape = self.shape(&case.caps);
-        let tiles = batch.tiles(shape.tile_tokens);
+        self.add_in(case, &[shape]);
+    }
+
+    /// The same tokens in several shapes, each with results of its own.
+    fn add_in(&self, case: &mut Case, shapes: &[Shape]) {
+        let batch = self.batch();
         let heads = self.group * self.kv_heads;
         let count = batch.token_count() * (heads * self.head_dim) as usize;
         let (kv, tables, table_stride) = self.pages(case);
-        let args = Attention {
-            heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            format: self.format,
-            window: self.window,
-            causal: self.causal,
-            // Scores of several, so that a softmax has a few winners.
-            scale: 4.0 / (self.head_dim as f32).sqrt(),
-            soft_cap: self.soft_cap,
-            table_stride,
-            q: case.floats(count),
-            steps: case.slice(&batch.steps()),
-            tiles: case.slice(&tiles),
-            tables,
-            kv,
-            y: case.garbage(count),
-        };
-        attention::record(&mut case.recording, &case.caps, &args, shape, tiles.len() as u32);
-        case.expect(format!("{self:?} in {shape:?}"), args.y, Kind::F32, count, TOLERANCE);
+        let (q, steps) = (case.floats(count), case.slice(&batch.steps()));
+        for shape in shapes.iter().copied() {
+            let tiles = batch.tiles(shape.tile_tokens);
+            let args = Attention {
+                heads,
+                layout: self.layout(&case.caps),
+                window: self.window,
+                causal: self.causal,
+                // Scores of several, so that a softmax has a few winners.
+                scale: 4.0 / (self.head_dim as f32).sqrt(),
+                soft_cap: self.soft_cap,
+                table_stride,
+                q,
+                steps,
+                tiles: case.slice(&tiles),
+                tables,
+                kv,
+                y: case.garbage(count),
+                partials: Some(self.partials(case, shape, tiles.len())),
+            };
+            attention::record(&mut case.recording, &case.caps, &args, shape, tiles.len() as u32);
+            case.expect(format!("{self:?} in {shape:?}"), args.y, Kind::F32, count, TOLERANCE);
+        }
     }
 }
 
@@ -150,7 +167,7 @@ fn check(seed: u64, layers: &[Layer]) {
 
 /// Few rows, because drivers take long to compile many rows of large heads.
 const fn few(tile_tokens: u32, heads: u32) -> Option<Shape> {
-    Some(Shape { tile_tokens, heads })
+    Some(Shape { tile_tokens, heads, splits: 1 })
 }
 
 const PLAIN_F32: Layer =
@@ -220,8 +237,30 @@ fn tiles_and_head_parts_that_are_not_full_write_only_their_own() {
 
 #[test]
 fn a_long_context_keeps_its_precision() {
-    const LONG: Spans = &[(0, 127, 1), (3, 120, 8)];
+    const LONG: Spans = &[(0, CONTEXT - 1, 1), (3, CONTEXT - 8, 8)];
     check(64, &[Layer { spans: LONG, ..PLAIN }, Layer { spans: LONG, ..PLAIN_F32 }]);
+}
+
+#[test]
+fn splits_and_tiles_give_the_bits_of_one_workgroup_and_one_token() {
+    const DEEP: Spans = &[(0, 250, 12), (1, 0, 1), (2, 600, 3), (3, CONTEXT - 1, 1)];
+    let shapes = [(1, 1), (2, 1), (1, 4)].map(|(tile_tokens, splits)| Shape {
+        tile_tokens,
+        heads: 1,
+        splits,
+    });
+    let plain = Layer { spans: DEEP, group: 1, ..PLAIN };
+    for layer in [plain, Layer { window: 300, soft_cap: 3.0, format: KvFormat::Q8_0, ..plain }] {
+        on_both_variants(|executor, caps| {
+            let mut case = Case::new(caps, 66);
+            layer.add_in(&mut case, &shapes);
+            let found = case.check(executor);
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            for (shape, values) in shapes.iter().zip(&found) {
+                assert!(bits(values) == bits(&found[0]), "{shape:?} gives other bits");
+            }
+        });
+    }
 }
 
 #[test]

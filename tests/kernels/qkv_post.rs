@@ -33,8 +33,7 @@ struct Layer {
 
 impl Layer {
     fn add(&self, case: &mut Case) {
-        let layout =
-            PageLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, format: self.format };
+        let layout = PageLayout::new(&case.caps, self.kv_heads, self.head_dim, self.format);
         let tokens = STEPS.len();
         let width = ((self.heads + 2 * self.kv_heads) * self.head_dim) as usize;
         let steps = STEPS.map(|(position, table)| [u32::MAX, position, table, u32::MAX]);
@@ -51,9 +50,7 @@ impl Layer {
         let q_count = tokens * (self.heads * self.head_dim) as usize;
         let args = QkvPost {
             heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            format: self.format,
+            layout,
             neox: self.neox,
             rope_dim: self.rope_dim,
             rope_coarse,

@@ -23,7 +23,7 @@ use ceilings::Ceilings;
 use machine::Watch;
 use measure::{Bench, Kind, RandomTokens, Test};
 use meter::Meter;
-use report::{Entry, Report};
+use report::{Entry, Memory, Report};
 use subject::ModelSubject;
 use trace::Trace;
 
@@ -60,6 +60,9 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
     if context > context_tokens {
         return Err(LocalError::ContextFull { wanted_tokens: context, context_tokens }.into());
     }
+    let (model, kv) = (opened.runner.model(), opened.runner.kv().config());
+    let memory =
+        Memory { weights: model.weights_bytes(), kv: kv.bytes(), scratch: model.scratch_bytes() };
     let bos = opened.tokenizer.bos().filter(|_| opened.tokenizer.adds_bos());
     let mut subject = ModelSubject::new(opened, sessions, handle)?;
     let watch = Watch::start();
@@ -77,6 +80,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         device: caps.device_name,
         driver: caps.driver,
         numerics: options.numerics.into(),
+        memory,
         repetitions: options.repetitions,
         others_cpu,
         disturbed,

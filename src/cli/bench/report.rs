@@ -20,6 +20,17 @@ pub(super) struct Entry {
     pub(super) kernels: Option<Vec<KernelUse>>,
 }
 
+/// What the model takes of the device's memory, in bytes.
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    /// Weights, as in the file.
+    pub(super) weights: u64,
+    /// The KV cache.
+    pub(super) kv: u64,
+    /// All else: activations, logits.
+    pub(super) scratch: u64,
+}
+
 /// All measurements of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -27,6 +38,7 @@ pub(super) struct Report {
     pub(super) device: String,
     pub(super) driver: String,
     pub(super) numerics: Numerics,
+    pub(super) memory: Memory,
     pub(super) repetitions: u32,
     /// Part of the processors that others used meanwhile; absent where the system does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,6 +59,13 @@ impl Report {
         }
         let head = format!("{} on {}, {}", self.model, self.device, self.driver);
         output.styled_line(output::DIM, &head)?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let [weights, kv, scratch] =
+            [self.memory.weights, self.memory.kv, self.memory.scratch].map(mib);
+        let line = format!(
+            "memory: weights {weights:.1} MiB, cache {kv:.1} MiB, scratch {scratch:.1} MiB"
+        );
+        output.styled_line(output::DIM, &line)?;
         let Some(ceilings) = &self.ceilings else {
             return self.host_table().write(&mut output);
         };

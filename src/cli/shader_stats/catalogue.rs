@@ -1,7 +1,7 @@
 //! Every pipeline that models use, as dispatches over buffers that do not exist.
 
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Recording};
-use crate::kernels::attention::{self, Attention};
+use crate::kernels::attention::{self, Attention, Partials};
 use crate::kernels::layer_norm::{self, LayerNorm};
 use crate::kernels::matmul::{self, Epilogue, Matmul, Tier};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
@@ -9,7 +9,9 @@ use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{KvFormat, PackedMatrix, embed, gather_rows, glu, matmul_tiled, moe_lists};
+use crate::kernels::{
+    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, glu, matmul_tiled, moe_lists,
+};
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
 
@@ -174,13 +176,12 @@ fn of_heads(
     (heads, kv_heads, head_dim): (u32, u32, u32),
     format: KvFormat,
 ) {
+    let layout = PageLayout::new(caps, kv_heads, head_dim, format);
     let gains = Norms { kind: NormKind::Head, q_gain: slice(4), k_gain: slice(5), epsilon: 1e-6 };
     for norms in [None, Some(gains)] {
         let post = QkvPost {
             heads,
-            kv_heads,
-            head_dim,
-            format,
+            layout,
             neox: true,
             rope_dim: head_dim,
             rope_coarse: 64,
@@ -197,11 +198,10 @@ fn of_heads(
     }
     for one_token_each in [false, true] {
         let shape = attention::Shape::choose(caps, head_dim, heads / kv_heads, one_token_each);
+        let shape = attention::Shape { splits: if one_token_each { 4 } else { 1 }, ..shape };
         let attend = Attention {
             heads,
-            kv_heads,
-            head_dim,
-            format,
+            layout,
             window: 0,
             causal: true,
             scale: 1.0,
@@ -213,6 +213,7 @@ fn of_heads(
             tables: slice(3),
             kv: slice(4),
             y: slice(5),
+            partials: Some(Partials { sums: slice(6), done: slice(7) }),
         };
         attention::record(recording, caps, &attend, shape, 1);
     }
