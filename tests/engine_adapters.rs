@@ -158,7 +158,7 @@ fn saved_sessions_are_bound_to_their_adapters() {
     let engine = Engine::start(&EngineOptions { adapters: Vec::new(), ..options(1) });
     assert_eq!(engine.list().iter().map(|info| info.id).collect::<Vec<_>>(), [plain]);
     let restored = engine.act(law, SessionAction::Restore);
-    assert_eq!(restored, Err(AdmitError::UnknownSession(law.0.to_string())));
+    assert_eq!(restored, Err(AdmitError::UnknownSession(law.0)));
     engine.stop();
     let engine = Engine::start(&options(1));
     assert_eq!(engine.info(law).adapters, saved, "its file was left as it is");

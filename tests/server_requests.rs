@@ -261,7 +261,9 @@ async fn sessions_of_others_are_invisible() {
     for reference in [session["session"].clone(), json!("diary")] {
         let params = json!({"session": reference, "tokens": [9]});
         assert_eq!(code(&bob.call("generate", params).await), -32003);
-        assert_eq!(code(&bob.call("session.close", json!({"session": reference})).await), -32003);
+        let refused = bob.call("session.close", json!({"session": reference})).await;
+        assert_eq!(code(&refused), -32003);
+        assert_eq!(refused["error"]["data"]["session"], reference, "as it was asked for");
     }
     assert!(bob.call("session.create", json!({"name": "diary"})).await["result"].is_object());
     let again = ada.call("session.create", json!({"name": "diary"})).await;

@@ -81,7 +81,7 @@ impl Worker {
         action: SessionAction,
     ) -> (Answer, Result<(), DeviceError>) {
         if self.sessions.of_owner(owner, id).is_none() {
-            return (Err(AdmitError::UnknownSession(id.0.to_string())), Ok(()));
+            return (Err(AdmitError::UnknownSession(id.0)), Ok(()));
         }
         match action {
             SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
@@ -179,7 +179,7 @@ impl Worker {
 
     pub(super) fn close_session(&mut self, owner: Owner, id: SessionId) -> Result<(), AdmitError> {
         if self.sessions.of_owner(owner, id).is_none() {
-            return Err(AdmitError::UnknownSession(id.0.to_string()));
+            return Err(AdmitError::UnknownSession(id.0));
         }
         let running = self.running.iter().position(|g| g.session == id);
         let waiting = self.waiting.iter().position(|g| g.session == id);

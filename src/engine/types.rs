@@ -159,7 +159,10 @@ pub enum AdmitError {
     },
     /// No such session for this caller.
     #[error("no session {0}")]
-    UnknownSession(String),
+    UnknownSession(u64),
+    /// No such session for this caller.
+    #[error("no session {0:?}")]
+    UnknownSessionName(String),
     /// The session is generating for another request.
     #[error("session {0} is busy with another request")]
     SessionBusy(u64),

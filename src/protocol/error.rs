@@ -141,6 +141,9 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::UnknownSession(session) => {
                 (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
             }
+            AdmitError::UnknownSessionName(session) => {
+                (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
+            }
             AdmitError::SessionBusy(session) => {
                 (ErrorCode::SESSION_BUSY, json!({"session": session}))
             }

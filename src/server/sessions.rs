@@ -147,11 +147,11 @@ pub(super) async fn find_session(
             return Ok((model, found.id));
         }
     }
-    let shown = match session {
-        SessionRef::Number(number) => number.to_string(),
-        SessionRef::Name(name) => format!("{name:?}"),
-    };
-    Err(AdmitError::UnknownSession(shown).into())
+    Err(match session {
+        SessionRef::Number(number) => AdmitError::UnknownSession(number),
+        SessionRef::Name(name) => AdmitError::UnknownSessionName(name),
+    }
+    .into())
 }
 
 /// Has the engine do something with a session.
