@@ -47,7 +47,7 @@ check: ## Check format, lints, licences, structure, scripts
 
 soak: ## Let a crowd of clients loose on the engine for ten minutes
 	HOB_SOAK_SECONDS=600 HOB_KILLS=100 \
-		$(CARGO) test --locked --test server_soak --test engine_saving -- --nocapture
+		$(CARGO) test --locked --test server_soak --test server_kills -- --nocapture
 
 bench: build ## Measure hob on this machine's device, and beside llama.cpp
 	@tests/models/fetch.sh

@@ -10,16 +10,13 @@ mod tiny;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use engine_support::{Engine, prompt, request, small_pool};
 use hob::engine::{
     AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions, StateOptions,
 };
-use random::Random;
 
 fn options(folder: &Path) -> EngineOptions {
     let (folder, model) = (folder.to_owned(), "idea".to_owned());
@@ -202,60 +199,4 @@ fn engines_of_one_folder_keep_their_sessions_apart() {
     assert_eq!((ids(&second), second.session().0), (vec![2, 3], 5));
     first.stop();
     second.stop();
-}
-
-/// The folder of a process that saves sessions until it is killed.
-const SAVER: &str = "HOB_TEST_SAVER";
-
-/// Not a test of its own: what `kills_leave_whole_sessions` starts and kills.
-#[test]
-fn saver() {
-    let Some(folder) = std::env::var_os(SAVER) else { return };
-    let engine = Engine::start(&options(Path::new(&folder)));
-    let sessions = engine.list().into_iter().map(|info| info.id);
-    let mut sessions: Vec<_> = sessions.collect();
-    while sessions.len() < 4 {
-        sessions.push(engine.session());
-    }
-    for round in 0.. {
-        for session in &sessions {
-            let length = 8 + round % 60;
-            engine.run(request(*session, &prompt(session.0 as u32, length), 0));
-            engine.act(*session, SessionAction::Save).unwrap();
-        }
-    }
-}
-
-#[test]
-fn kills_leave_whole_sessions() {
-    let kills = std::env::var("HOB_KILLS").map_or(10, |text| text.parse().unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let mut random = Random::new(11);
-    let mut seen = 0;
-    for _ in 0..kills {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "saver"])
-            .env(SAVER, folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(150 + u64::from(random.below(250))));
-        child.kill().unwrap(); // SIGKILL
-        child.wait().unwrap();
-        let engine = Engine::start(&options(folder.path()));
-        let listed = engine.list();
-        assert_eq!(listed.len(), files(folder.path(), "session").len(), "each file is a session");
-        for info in listed {
-            assert!((8..68).contains(&info.tokens), "{info:?}");
-            assert_eq!(info.cached_tokens, info.tokens);
-            let text = prompt(info.id.0 as u32, info.tokens + 1);
-            let found = engine.run(request(info.id, &text, 1));
-            assert_eq!(found.cached_tokens, info.tokens, "its cache is that of its tokens");
-            assert_eq!(found.tokens, engine.run(request(None, &text, 1)).tokens);
-            seen += 1;
-        }
-        // Ends as a kill does, without saving.
-        std::mem::forget(engine);
-    }
-    assert!(seen >= kills, "{seen} sessions came back after {kills} kills");
 }

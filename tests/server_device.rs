@@ -5,19 +5,18 @@
 mod architectures;
 mod common;
 mod hf_support;
+mod hobd_support;
 #[path = "common/random.rs"]
 mod random;
 #[path = "idea/tiny.rs"]
 mod tiny;
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use architectures::Tiny;
 use hob::gguf::GgufFile;
+use hobd_support::{Daemon, hobd};
 use serde_json::{Value, json};
 
 /// hobd promises to end in 5 s.
@@ -36,88 +35,11 @@ fn models() -> Option<PathBuf> {
     None
 }
 
-/// hobd with a folder for all that it reads and writes.
-fn hobd(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hobd"));
-    command.arg("--socket").arg(folder.join("hob.sock"));
-    for kind in ["CONFIG", "CACHE", "STATE", "DATA"] {
-        command.env(format!("XDG_{kind}_HOME"), folder);
-    }
-    command
-}
-
-/// A running daemon; killed where a test fails.
-struct Daemon {
-    child: Child,
-    lines: BufReader<UnixStream>,
-    folder: tempfile::TempDir,
-}
-
-impl Daemon {
-    fn start(model: &Path) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = hobd(folder.path());
-        command.arg("--model").arg(model);
-        Self::start_by(command, folder)
-    }
-
-    fn start_by(mut command: Command, folder: tempfile::TempDir) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        // The socket is there before the model is; what is sent waits.
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = log.by_ref().map_while(Result::ok).any(|line| line.contains(" ready"));
-        // What comes later is dropped, but read.
-        std::thread::spawn(move || log.map_while(Result::ok).for_each(drop));
-        if !ready {
-            panic!("hobd ended: {}", child.wait().unwrap());
-        }
-        let stream = UnixStream::connect(folder.path().join("hob.sock")).unwrap();
-        Self { child, lines: BufReader::new(stream), folder }
-    }
-
-    fn send(&mut self, id: i64, method: &str, params: Value) {
-        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.lines.get_mut().write_all(format!("{request}\n").as_bytes()).unwrap();
-    }
-
-    /// The next message; `None` at the end.
-    fn next(&mut self) -> Option<Value> {
-        let mut line = String::new();
-        match self.lines.read_line(&mut line) {
-            Ok(0) | Err(_) => None,
-            Ok(_) => Some(serde_json::from_str(&line).unwrap()),
-        }
-    }
-
-    fn result(&mut self, method: &str, params: Value) -> Value {
-        self.send(1, method, params);
-        let mut reply = self.next().unwrap();
-        assert!(reply["error"].is_null(), "{reply}");
-        reply["result"].take()
-    }
-
-    /// Sends SIGTERM and waits for the end.
-    fn stop(&mut self) -> (Option<i32>, Duration) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let started = Instant::now();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let status = self.child.wait().unwrap();
-        (status.code(), started.elapsed())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It has ended already where the test passed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn a_daemon_generates_and_ends_in_order_while_it_is_busy() {
     let Some(models) = models() else { return };
-    let mut daemon = Daemon::start(&models.join("ok-plain.gguf"));
+    let folder = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start(&models.join("ok-plain.gguf"), folder.path());
     let params = json!({"tokens": [5, 6, 7], "max_tokens": 4, "temperature": 0, "logprobs": 2});
     let alone = daemon.result("generate", params.clone());
     assert_eq!(alone["usage"]["prompt_tokens"], 3);
@@ -141,7 +63,7 @@ fn a_daemon_generates_and_ends_in_order_while_it_is_busy() {
     // It may just have come to its end by itself.
     let reason = last["result"]["finish_reason"].as_str();
     assert!(matches!(reason, Some("cancelled" | "length" | "stop")), "{last}");
-    assert!(!daemon.folder.path().join("hob.sock").exists());
+    assert!(!folder.path().join("hob.sock").exists());
 }
 
 #[test]
@@ -158,7 +80,7 @@ fn two_models_take_turns_on_a_device_that_may_hold_one() {
     std::fs::write(&config, format!("models_loaded_max = 1\n{}", tables.concat())).unwrap();
     let mut command = hobd(folder.path());
     command.arg("--config").arg(&config);
-    let mut daemon = Daemon::start_by(command, folder);
+    let mut daemon = Daemon::start_by(command, folder.path());
 
     daemon.result("session.create", json!({"name": "kept"}));
     let prompt = json!([5, 6, 7, 8, 9]);
@@ -196,7 +118,8 @@ fn a_folder_is_served_as_the_file_of_its_weights_is() {
     std::fs::create_dir(&folder).unwrap();
     hf_support::write_folder(&folder, &GgufFile::open(&file).unwrap(), "llama", 2);
     let answer = |model: &Path| {
-        let mut daemon = Daemon::start(model);
+        let own = tempfile::tempdir().unwrap();
+        let mut daemon = Daemon::start(model, own.path());
         let facts = daemon.result("initialize", json!({}))["model"].take();
         let params = json!({
             "prompt": "A river", "max_tokens": 8, "temperature": 0, "repeat_penalty": 1, "logprobs": 1,
