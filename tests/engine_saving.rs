@@ -132,9 +132,10 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     let again = run(0);
     assert_eq!((again.cached_tokens, &again.tokens), (49, &first[0].tokens));
     // A file that is not what was written is not used.
-    for file in files(folder.path(), "parked") {
-        fs::write(file, b"something else").unwrap();
-    }
+    engine.act(sessions[0], SessionAction::Save).unwrap(); // what was to be written before is
+    let parked = files(folder.path(), "parked");
+    assert!(!parked.is_empty());
+    parked.iter().for_each(|file| fs::write(file, b"something else").unwrap());
     let again = run(1);
     assert_eq!((again.cached_tokens, &again.tokens), (0, &first[1].tokens));
     // Nor does a fork begin with it.
@@ -147,8 +148,10 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     assert_eq!((begun.cached_tokens, &begun.tokens), (0, &first[parked].tokens));
     engine.close(fork.id);
     sessions.iter().for_each(|session| engine.close(*session));
-    assert_eq!(files(folder.path(), "parked"), [] as [PathBuf; 0]);
     engine.stop();
+    for ending in ["parked", "session"] {
+        assert_eq!(files(folder.path(), ending), [] as [PathBuf; 0]);
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Worker {
             let session = self
                 .sessions
                 .of_owner(request.owner, id)
-                .ok_or_else(|| AdmitError::UnknownSession(id.0))?;
+                .ok_or(AdmitError::UnknownSession(id.0))?;
             if session.busy {
                 return Err(AdmitError::SessionBusy(id.0));
             }

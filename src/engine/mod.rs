@@ -162,7 +162,7 @@ pub type EngineThread = std::thread::JoinHandle<Result<(), EngineFailure>>;
 /// Starts the engine on an opened model.
 ///
 /// # Errors
-/// If the system refuses the thread.
+/// If the system refuses a thread.
 pub fn start(
     opened: Opened,
     options: &EngineOptions,
@@ -178,7 +178,7 @@ pub fn start(
         heartbeat: heartbeat.clone(),
         on_device: Arc::clone(&on_device),
     };
-    let worker = worker::Worker::new(opened, options, heartbeat, on_device);
+    let worker = worker::Worker::new(opened, options, heartbeat, on_device)?;
     let clock = handle.commands.downgrade();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;

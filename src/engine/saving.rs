@@ -1,15 +1,18 @@
 //! Sessions in files: saved on request and at the end, brought back at the start; and parked there
 //! when the host's memory for caches is full.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::sessions::Answer;
 use super::types::{AdmitError, SessionInfo};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::scheduler::Priority;
 use crate::session::{
-    Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId, SpillFile, Traits,
+    FileWriter, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
+    SpillFile, Traits,
 };
 
 /// Where sessions are kept in files, and how much of it.
@@ -30,16 +33,25 @@ pub(super) struct Files {
     disk_cache_bytes: u64,
     /// What caches are computed by, and their form.
     made_by: String,
+    writer: FileWriter,
 }
 
 impl Files {
-    pub(super) fn new(options: &StateOptions, made_by: String) -> Self {
+    pub(super) fn new(options: &StateOptions, made_by: String) -> io::Result<Self> {
         let folder = SessionFolder::new(&options.folder, &options.model, &made_by);
-        Self { folder, disk_cache_bytes: options.disk_cache_bytes, made_by }
+        let disk_cache_bytes = options.disk_cache_bytes;
+        Ok(Self { folder, disk_cache_bytes, made_by, writer: FileWriter::start()? })
     }
 
+    /// Removes a saved session's file; most have none.
     pub(super) fn forget(&self, owner: Owner, id: SessionId) {
-        self.folder.forget(owner.uid, id.0);
+        self.writer.remove(self.folder.saved(owner.uid, id.0));
+    }
+
+    /// Reads a file that was written before.
+    fn read(&self, path: &Path) -> Result<Saved, SessionFileError> {
+        self.writer.flush();
+        Saved::read(path, &self.made_by)
     }
 }
 
@@ -151,21 +163,29 @@ impl Worker {
         Ok(Saved { header, tokens, cache })
     }
 
-    /// Saves a session: the file is on the disk when the answer comes.
+    /// Saves a session as it is now: the file is on the disk when `done` is told.
     pub(super) fn save_session(
         &mut self,
         id: SessionId,
-    ) -> (Result<SessionInfo, AdmitError>, Result<(), DeviceError>) {
-        let Some(files) = &self.files else { return (Err(AdmitError::NoStateFolder), Ok(())) };
-        let path = files.folder.saved(self.sessions.get(id).owner.uid, id.0);
+        done: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), DeviceError> {
         let saved = match self.snapshot(id) {
             Ok(saved) => saved,
-            Err(error) => return (Err(AdmitError::NotSaved(error.to_string())), Err(error)),
+            Err(error) => {
+                done(Err(AdmitError::NotSaved(error.to_string())));
+                return Err(error);
+            }
         };
-        match saved.write(&path, true) {
-            Ok(()) => (Ok(self.session_info(id)), Ok(())),
-            Err(error) => (Err(AdmitError::NotSaved(told(&error))), Ok(())),
-        }
+        let info = self.session_info(id);
+        let Some(files) = &self.files else {
+            done(Err(AdmitError::NoStateFolder));
+            return Ok(());
+        };
+        let path = files.folder.saved(saved.header.uid, id.0);
+        files.writer.write(saved, path, true, move |written| {
+            done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(told(&error))));
+        });
+        Ok(())
     }
 
     /// Takes a session back to where it was saved.
@@ -176,8 +196,7 @@ impl Worker {
             return Err(AdmitError::SessionBusy(id.0));
         }
         let path = files.folder.saved(session.owner.uid, id.0);
-        let saved = Saved::read(&path, &files.made_by)
-            .map_err(|error| AdmitError::NotSaved(told(&error)))?;
+        let saved = files.read(&path).map_err(|error| AdmitError::NotSaved(told(&error)))?;
         let adapters = self.find_saved_adapters(&saved.header.adapters)?;
         if adapters != self.sessions.get(id).traits.adapters {
             let what = "it was computed with other adapters";
@@ -189,14 +208,17 @@ impl Worker {
 
     /// Saves every session, the one used last first: the daemon may not have the time for all.
     pub(super) fn save_all(&mut self) {
-        if self.files.is_none() {
-            return;
-        }
+        let Some(files) = &self.files else { return };
+        let writer = files.writer.clone();
         for id in self.sessions.by_last_use() {
-            if let (Err(error), _) = self.save_session(id) {
-                tracing::warn!(session = id.0, %error, "a session was not saved");
-            }
+            // A device that fails now has nothing else to do: what it holds is not saved.
+            let _ = self.save_session(id, move |saved| {
+                if let Err(error) = saved {
+                    tracing::warn!(session = id.0, %error, "a session was not saved");
+                }
+            });
         }
+        writer.flush();
     }
 
     /// Whether a cache of so many bytes may be moved into a file.
@@ -205,7 +227,8 @@ impl Worker {
         self.sessions.disk_bytes() + bytes <= limit
     }
 
-    /// Moves a cache from the host's memory into a file; whether it is kept there.
+    /// Moves a cache from the host's memory into a file; whether there is room for it. Where it
+    /// cannot be written it is lost, and computed again.
     pub(super) fn park_on_disk(&mut self, id: SessionId) -> bool {
         let Some(files) = &self.files else { return false };
         let session = self.sessions.get(id);
@@ -213,27 +236,23 @@ impl Worker {
         if !self.disk_room(bytes.len() as u64) {
             return false;
         }
-        let path = files.folder.parked(session.owner.uid, id.0);
+        let (path, writer) = (files.folder.parked(session.owner.uid, id.0), files.writer.clone());
         let Ok(saved) = self.snapshot(id) else { return false };
         let cache_bytes = saved.cache.len() as u64;
-        let written = saved.write(&path, false); // of no use to another life of the daemon
-        let file = SpillFile { path, cache_bytes };
-        match written {
-            Ok(()) => {
-                self.sessions.get_mut(id).parked = Some(Parked::Disk(file));
-                true
-            }
-            Err(error) => {
+        // Of no use to another life of the daemon.
+        writer.write(saved, path.clone(), false, |written| {
+            if let Err(error) = written {
                 tracing::warn!(%error, "a cache could not be moved to the disk");
-                false
             }
-        }
+        });
+        let file = SpillFile { path, cache_bytes, writer };
+        self.sessions.get_mut(id).parked = Some(Parked::Disk(file));
+        true
     }
 
     /// The cache in a file that parks it; `None` if the file is not what was written.
     pub(super) fn read_parked(&self, file: &SpillFile) -> Option<Vec<u8>> {
-        let made_by = &self.files.as_ref()?.made_by;
-        match Saved::read(&file.path, made_by) {
+        match self.files.as_ref()?.read(&file.path) {
             Ok(saved) => Some(saved.cache),
             Err(error) => {
                 tracing::warn!(%error, "a parked cache is lost and computed again");
@@ -246,7 +265,7 @@ impl Worker {
 /// What a caller is told: not the daemon's folders.
 fn told(error: &SessionFileError) -> String {
     match error {
-        SessionFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+        SessionFileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "it was not saved".into()
         }
         SessionFileError::Io { source, .. } => source.to_string(),

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use tokio::sync::oneshot;
+
 use super::room::Asker;
 use super::types::{AdmitError, FinishReason, SessionAction, SessionInfo, SessionOptions};
 use super::worker::Worker;
@@ -9,7 +11,7 @@ use crate::gpu::DeviceError;
 use crate::session::{Owner, SessionId, Traits};
 
 /// What the owner of a session is told.
-type Answer = Result<SessionInfo, AdmitError>;
+pub(super) type Answer = Result<SessionInfo, AdmitError>;
 
 impl Worker {
     pub(super) fn create_session(
@@ -79,19 +81,23 @@ impl Worker {
         owner: Owner,
         id: SessionId,
         action: SessionAction,
-    ) -> (Answer, Result<(), DeviceError>) {
-        if self.sessions.of_owner(owner, id).is_none() {
-            return (Err(AdmitError::UnknownSession(id.0)), Ok(()));
-        }
-        match action {
+        reply: oneshot::Sender<Answer>,
+    ) -> Result<(), DeviceError> {
+        let known = self.sessions.of_owner(owner, id).is_some();
+        let (answer, done) = match action {
+            _ if !known => (Err(AdmitError::UnknownSession(id.0)), Ok(())),
             SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
             SessionAction::Fork { name, at } => self.fork_session(owner, id, name, at),
-            SessionAction::Save => self.save_session(id),
+            SessionAction::Save => {
+                return self.save_session(id, |saved| drop(reply.send(saved)));
+            }
             SessionAction::Restore => (self.restore_session(id), Ok(())),
             SessionAction::Truncate { tokens } => {
                 (self.truncate_session(id, tokens as usize), Ok(()))
             }
-        }
+        };
+        let _ = reply.send(answer); // whoever asked may have gone away
+        done
     }
 
     /// A session that begins as another one. Their cache is shared where it is on the device or

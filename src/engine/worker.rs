@@ -1,6 +1,7 @@
 //! The engine's loop: commands, admission, one batch a step.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -75,14 +76,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// # Errors
+    /// If the system refuses the thread that writes files.
     pub(super) fn new(
         opened: Opened,
         options: &EngineOptions,
         heartbeat: Heartbeat,
         on_device: Arc<AtomicBool>,
-    ) -> Self {
+    ) -> io::Result<Self> {
+        let files =
+            options.state.as_ref().map(|state| Files::new(state, opened.made_by)).transpose()?;
         let limits = opened.runner.model().limits();
-        Self {
+        Ok(Self {
             slices: Slices::new(
                 options.prefill_tokens_max.min(limits.tokens_max),
                 options.inter_token,
@@ -104,7 +109,7 @@ impl Worker {
             arrived: 0,
             fair: Fairness::default(),
             host_cache_bytes: options.host_cache_bytes,
-            files: options.state.as_ref().map(|state| Files::new(state, opened.made_by)),
+            files,
             sessions_max: options.sessions_max,
             requests_queued_max: options.requests_queued_max,
             started: Instant::now(),
@@ -113,7 +118,7 @@ impl Worker {
             asleep: None,
             last_busy: Instant::now(),
             totals: EngineStatus::default(),
-        }
+        })
     }
 
     /// Runs until it is told to shut down, or the device fails too often.
@@ -223,9 +228,7 @@ impl Worker {
                 let _ = reply.send(list.collect());
             }
             EngineCommand::OnSession { owner, session, action, reply } => {
-                let (answer, done) = self.on_session(owner, session, action);
-                let _ = reply.send(answer);
-                return done;
+                return self.on_session(owner, session, action, reply);
             }
             EngineCommand::CloseSession { owner, session, reply } => {
                 let _ = reply.send(self.close_session(owner, session));

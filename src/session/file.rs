@@ -164,21 +164,6 @@ impl Saved {
     }
 }
 
-/// A file that parks a cache; it goes with this.
-#[derive(Debug)]
-pub struct SpillFile {
-    /// The file.
-    pub path: PathBuf,
-    /// Bytes of the cache in it.
-    pub cache_bytes: u64,
-}
-
-impl Drop for SpillFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path); // a leftover is removed at the next start
-    }
-}
-
 /// The folder of the sessions' files.
 #[derive(Clone, Debug)]
 pub struct SessionFolder {
@@ -224,11 +209,6 @@ impl SessionFolder {
     #[must_use]
     pub fn parked(&self, uid: u32, session: u64) -> PathBuf {
         self.folder.join(format!("{uid}-{session}.{PARKED}"))
-    }
-
-    /// Forgets a saved session, if there is one.
-    pub fn forget(&self, uid: u32, session: u64) {
-        let _ = fs::remove_file(self.saved(uid, session)); // most were never saved
     }
 
     /// The saved sessions' files, by name; what an interrupted daemon left half written, or parked,
@@ -290,8 +270,6 @@ mod tests {
         fs::write(path.with_extension("tmp"), b"half").expect("written");
         assert_eq!(files.list(), std::slice::from_ref(&path));
         assert!(!path.with_extension("tmp").exists());
-        files.forget(7, 3);
-        assert_eq!(files.list(), [] as [PathBuf; 0]);
     }
 
     #[test]

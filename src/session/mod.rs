@@ -1,10 +1,13 @@
 //! Sessions: who owns each, and what its cache holds.
 
 mod file;
+mod writer;
 
-pub use file::{Header, Saved, SessionFileError, SessionFolder, SpillFile};
+pub use file::{Header, Saved, SessionFileError, SessionFolder};
+pub use writer::FileWriter;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -83,6 +86,23 @@ pub enum CachePlace {
     Disk,
     /// Nowhere: they are computed when they are needed.
     None,
+}
+
+/// A file that parks a cache; it goes with this.
+#[derive(Debug)]
+pub struct SpillFile {
+    /// The file; it is there, and whole, after a [`FileWriter::flush`].
+    pub path: PathBuf,
+    /// Bytes of the cache in it.
+    pub cache_bytes: u64,
+    /// What writes and removes it.
+    pub writer: FileWriter,
+}
+
+impl Drop for SpillFile {
+    fn drop(&mut self) {
+        self.writer.remove(std::mem::take(&mut self.path));
+    }
 }
 
 /// A cache outside the device's memory.

@@ -224,7 +224,7 @@ impl Script {
 
     fn find(&self, owner: Owner, id: SessionId) -> Result<usize, AdmitError> {
         let found = self.sessions.iter().position(|(o, s)| *o == owner && s.id == id);
-        found.ok_or_else(|| AdmitError::UnknownSession(id.0))
+        found.ok_or(AdmitError::UnknownSession(id.0))
     }
 }
 
