@@ -27,7 +27,7 @@ type Point = (&'static str, u64, i32);
 
 /// Each has a failure while the engine serves, and one that follows it: later, or in the recovery.
 const SCENES: [[Point; 2]; 3] = [
-    [("vkQueueSubmit", 3, ERROR_DEVICE_LOST), ("vkWaitSemaphores", 30, TIMEOUT)],
+    [("vkQueueSubmit", 3, ERROR_DEVICE_LOST), ("vkWaitSemaphores", 10, TIMEOUT)],
     [
         ("vkAllocateCommandBuffers", 0, ERROR_OUT_OF_HOST_MEMORY),
         ("vkCreateDevice", 0, ERROR_INITIALIZATION_FAILED),

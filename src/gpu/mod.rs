@@ -86,7 +86,8 @@ pub trait Executor: Send {
 
     /// Has `fill` write `bytes` bytes at `offset` of `buffer`: straight into mapped memory where
     /// the host can see the buffer, else into a staging piece that is then copied. The write is
-    /// complete before any later submission starts. The piece handed to `fill` has exactly `bytes`
+    /// complete before any later submission starts; it waits for those so far that use the buffer,
+    /// and for no others. The piece handed to `fill` has exactly `bytes`
     /// bytes and holds unspecified contents: write all of it.
     fn write(
         &mut self,
@@ -96,7 +97,7 @@ pub trait Executor: Send {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), DeviceError>;
 
-    /// Reads `out.len()` bytes at `offset` of `buffer`. Waits for submissions so far.
+    /// Reads `out.len()` bytes at `offset` of `buffer`. Waits for submissions so far that write it.
     fn read(
         &mut self,
         buffer: BufferHandle,

@@ -1,6 +1,6 @@
 //! The executor interface over a Vulkan device.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ pub struct VulkanExecutor {
     device: Arc<Device>,
     capabilities: Capabilities,
     submitted: u64,
+    /// Submissions that nobody has seen complete, oldest first.
+    running: VecDeque<(u64, PreparedId)>,
     next_prepared: u64,
     staging: Option<(BufferHandle, BufferHandle)>,
     profiling: bool,
@@ -114,6 +116,7 @@ impl VulkanExecutor {
             capabilities: device.chosen.info.capabilities.clone(),
             device,
             submitted: 0,
+            running: VecDeque::new(),
             next_prepared: 1,
             staging: None,
             profiling: false,
@@ -152,9 +155,13 @@ impl VulkanExecutor {
         error
     }
 
-    /// Waits until nothing runs on the device.
-    fn wait_all(&mut self) -> Result<(), DeviceError> {
-        self.wait(Ticket(self.submitted), COPY_TIMEOUT)
+    /// Waits until none of the submissions so far runs whose recording `uses` something.
+    fn wait_for(&mut self, uses: impl Fn(&Prepared) -> bool) -> Result<(), DeviceError> {
+        let in_use = |id: &PreparedId| self.prepared.get(id).is_some_and(&uses);
+        match self.running.iter().rfind(|(_, id)| in_use(id)) {
+            Some((ticket, _)) => self.wait(Ticket(*ticket), COPY_TIMEOUT),
+            None => Ok(()),
+        }
     }
 
     /// Runs commands once and waits for them.
@@ -251,7 +258,7 @@ impl Executor for VulkanExecutor {
         if bytes == 0 {
             return Ok(());
         }
-        self.wait_all()?;
+        self.wait_for(|prepared| prepared.uses(buffer))?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
         if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
             fill(&mut mapped[at..at + bytes]);
@@ -285,7 +292,7 @@ impl Executor for VulkanExecutor {
         if out.is_empty() {
             return Ok(());
         }
-        self.wait_all()?;
+        self.wait_for(|prepared| prepared.writes(buffer))?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
         self.memory.synchronise(buffer, (offset, out.len() as u64), false)?;
         if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
@@ -342,6 +349,7 @@ impl Executor for VulkanExecutor {
         self.submitted += 1;
         let recording = self.prepared.get_mut(&prepared).expect("it was there");
         recording.last_ticket = self.submitted;
+        self.running.push_back((self.submitted, prepared));
         Ok(Ticket(self.submitted))
     }
 
@@ -356,10 +364,16 @@ impl Executor for VulkanExecutor {
             Err(vk::Result::TIMEOUT) => {
                 Err(DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 })
             }
-            result => result.map_err(|result| {
+            Err(result) => {
                 let call = self.completion.wait_call();
-                self.explain(failed(call)(result))
-            }),
+                Err(self.explain(failed(call)(result)))
+            }
+            Ok(()) => {
+                while self.running.front().is_some_and(|(running, _)| *running <= ticket.0) {
+                    self.running.pop_front();
+                }
+                Ok(())
+            }
         }
     }
 

@@ -30,7 +30,8 @@ impl Hazards {
     }
 }
 
-fn uses(command: &Command) -> Vec<(BufferSlice, Access)> {
+/// What a command uses, and how.
+pub(super) fn uses(command: &Command) -> Vec<(BufferSlice, Access)> {
     match command {
         Command::Dispatch(dispatch) => dispatch
             .bindings

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ash::vk;
 
 use super::device::Device;
-use super::hazards::Hazards;
+use super::hazards::{self, Hazards};
 use super::memory::Memory;
 use super::pipelines::Pipelines;
 use super::results::failed;
 use crate::gpu::{
-    BufferHandle, BufferSlice, Command, CommandTiming, DeviceError, Dispatch, Recording,
+    Access, BufferHandle, BufferSlice, Command, CommandTiming, DeviceError, Dispatch, Recording,
 };
 
 /// A command buffer with the descriptor sets and timestamps it uses.
@@ -21,7 +21,10 @@ pub(super) struct Prepared {
     descriptors: vk::DescriptorPool,
     queries: vk::QueryPool,
     names: Vec<String>,
+    /// Sorted.
     buffers: Vec<BufferHandle>,
+    /// Those it writes; sorted.
+    written: Vec<BufferHandle>,
     /// Ticket of the last submission; 0 before the first.
     pub last_ticket: u64,
 }
@@ -52,7 +55,8 @@ impl Prepared {
             descriptors: vk::DescriptorPool::null(),
             queries: vk::QueryPool::null(),
             names: Vec::new(),
-            buffers: used_buffers(recording),
+            buffers: used_buffers(recording, |_| true),
+            written: used_buffers(recording, |access| access == Access::Write),
             last_ticket: 0,
         };
         device.name(commands, "recording");
@@ -75,7 +79,12 @@ impl Prepared {
 
     /// Whether the recording names a buffer.
     pub(super) fn uses(&self, buffer: BufferHandle) -> bool {
-        self.buffers.contains(&buffer)
+        self.buffers.binary_search(&buffer).is_ok()
+    }
+
+    /// Whether the recording changes a buffer.
+    pub(super) fn writes(&self, buffer: BufferHandle) -> bool {
+        self.written.binary_search(&buffer).is_ok()
     }
 
     fn fill(
@@ -288,16 +297,11 @@ fn name_of(command: &Command) -> String {
     }
 }
 
-fn used_buffers(recording: &Recording) -> Vec<BufferHandle> {
-    let mut buffers: Vec<BufferHandle> = recording
-        .commands
-        .iter()
-        .flat_map(|command| match command {
-            Command::Dispatch(dispatch) => dispatch.bindings.iter().map(|s| s.buffer).collect(),
-            Command::Copy { from, to } => vec![from.buffer, to.buffer],
-            Command::Zero(slice) => vec![slice.buffer],
-        })
-        .collect();
+/// The buffers that a recording uses in a way that counts.
+fn used_buffers(recording: &Recording, counts: impl Fn(Access) -> bool) -> Vec<BufferHandle> {
+    let all = recording.commands.iter().flat_map(hazards::uses);
+    let mut buffers: Vec<BufferHandle> =
+        all.filter(|(_, access)| counts(*access)).map(|(slice, _)| slice.buffer).collect();
     buffers.sort_unstable();
     buffers.dedup();
     buffers
