@@ -5,9 +5,11 @@
 // Binding 0  quads   readonly  128-bit plane of W from row row_first on (include/weights.glsl), or
 //                    the sliced rows (include/sliced.glsl)
 // Binding 1  words   readonly  32-bit plane of W from row row_first on, or the sliced rows again
-// Binding 2  steps   readonly  uvec4 [tokens]: token id, position, block table, unused
+// Binding 2  steps   readonly  uvec4 [tokens]: token id, or PENDING and its row of the step before;
+//                    position, block table, unused
 // Binding 3  y       f32 [tokens, y_stride]; rows of tokens outside the slice stay as they are;
 //                    read only with COLUMN > 0
+// Binding 4  chosen  readonly  u32 [rows of the step before]: its tokens; only with COLUMN 0
 // Needs      nothing
 // Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
 //
@@ -42,6 +44,9 @@ layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
 layout(std430, binding = 1) readonly buffer Words { uint words[]; };
 layout(std430, binding = 2) readonly buffer Steps { uvec4 steps[]; };
 layout(std430, binding = 3) buffer Y { vec4 y[]; };
+layout(std430, binding = 4) readonly buffer Chosen { uint chosen[]; };
+
+const uint PENDING = 0x80000000u;
 
 void store(uint at, vec4 value) { y[at] = COLUMN > 0 ? y[at] + value : value; }
 
@@ -90,7 +95,11 @@ void write_block(uint row, uint block_index, uint y_at) {
 
 void main() {
     const uint token = gl_WorkGroupID.x;
-    const uint row = steps[token][COLUMN] - row_first;
+    uint row = steps[token][COLUMN];
+    if (COLUMN == 0 && (row & PENDING) != 0) {
+        row = chosen[row & ~PENDING];
+    }
+    row -= row_first;
     if (row >= row_count) { // also where the row lies before the slice: the difference wraps
         return;
     }

@@ -141,16 +141,35 @@ fn logits_that_are_no_numbers_once_are_cured_by_a_new_device() -> Result<(), Fai
     let [model, _] = tiny::write(folder.path());
     let plan = Plan::default();
     let (engine, thread) = start(&model, &plan)?;
-    let expected = play(&engine)?;
+    let ask = || finish(generate(&engine, request(None, 1))?);
+    let expected = ask()?;
     let spoilt = |nth| Fault { call: Some(Call::Read), nth, failing: Failing::NotANumber };
     plan.set([spoilt(3)]);
-    assert_eq!(play(&engine)?, expected);
+    assert_eq!(ask()?, expected);
     assert_eq!((plan.left(), recoveries(&engine)?), (0, 1));
     // Again, and lately: now the request is to blame, and nobody else pays for it.
     plan.set([spoilt(1)]);
-    let result = finish(generate(&engine, request(None, 2))?)?;
+    let result = ask()?;
     assert_eq!(result.finish_reason, FinishReason::Error);
     assert_eq!((plan.left(), recoveries(&engine)?), (0, 1));
+    join(engine, thread)
+}
+
+#[test]
+fn where_the_device_chooses_no_token_the_host_does() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    let (engine, thread) = start(&model, &plan)?;
+    for number in [0, 2] {
+        let ask = || finish(generate(&engine, request(None, number))?);
+        let expected = ask()?;
+        for nth in 0..expected.tokens.len() as u64 {
+            plan.set([Fault { call: Some(Call::Read), nth, failing: Failing::NotANumber }]);
+            assert_eq!(ask()?, expected, "read {nth}");
+            assert_eq!((plan.left(), recoveries(&engine)?), (0, 0), "read {nth}");
+        }
+    }
     join(engine, thread)
 }
 

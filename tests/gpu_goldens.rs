@@ -13,7 +13,7 @@ use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
 use hob::gpu::{Capabilities, Command, DeviceType, Executor as _};
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
-use hob::model::BatchShape;
+use hob::model::{BatchShape, Choosing};
 use posing::Posing;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
@@ -110,6 +110,8 @@ fn check_narrow(path: &Path, tier: Tier) -> f32 {
         encoded: false,
         splits: 1,
         adapters: 0,
+        choosing: Choosing::Host,
+        turn: 0,
     };
     let recording = model.runner.model().record_forward(model.runner.kv(), shape);
     let is_narrow = |command: &Command| match command {

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::runner::{Runner, STEP_TIMEOUT};
+use super::runner::{Runner, STEP_TIMEOUT, Wanted};
 use crate::gpu::{BufferHandle, Command, DeviceError, Dispatch, Executor, Recording};
-use crate::kernels::by_name;
+use crate::kernels::{by_name, sample};
 use crate::probe::{self, Key, Probe};
+use crate::sampler::{Sampler, SamplingParams};
 use crate::scheduler::{Batch, TokenSpan};
 
 /// When kernels are checked.
@@ -198,6 +199,14 @@ impl Runner {
         TokenSpan { table, position: position as u32, tokens, logits }
     }
 
+    /// A draw as requests want it that say nothing else, with some tokens less likely.
+    fn seeded_draw(&self) -> Wanted {
+        let params = SamplingParams { seed: Some(1), repeat_penalty: 1.1, ..Default::default() };
+        let sampler = Sampler::new(&params, self.model().vocab());
+        let row = sampler.expect("its parameters are in their ranges").row(0);
+        Wanted { row, penalties: vec![1, 2, 0] }
+    }
+
     /// Runs the commands of a step that are not like one before, and probes the new pipelines.
     fn probe_step(
         &mut self,
@@ -206,7 +215,10 @@ impl Runner {
         passed: &mut BTreeSet<String>,
         used: &HashMap<BufferHandle, u64>,
     ) -> Result<Option<KernelFault>, DeviceError> {
-        let shape = self.shape_of(batch, true);
+        let mut shape = self.shape_of(batch, true);
+        if shape.logit_rows > 0 && sample::is_sound(self.model().capabilities()) {
+            shape.choosing = self.upload_wanted(shape.turn, &[self.seeded_draw()])?;
+        }
         let recording = self.model().record_forward(self.kv(), shape);
         let is_new = |command: &Command| match command {
             Command::Dispatch(dispatch) => !passed.contains(&name_of(dispatch)),

@@ -11,6 +11,7 @@ mod check;
 mod embed_steps;
 mod embedding;
 mod fingerprint;
+mod flight;
 mod heartbeat;
 mod open;
 mod placed;
@@ -39,7 +40,7 @@ pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
-pub use runner::{Mix, Runner};
+pub use runner::{Mix, Runner, Wanted};
 pub use saving::StateOptions;
 pub use tune::{
     Measured, TuneOptions, TuneProgress, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on,

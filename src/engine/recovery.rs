@@ -130,6 +130,7 @@ impl Worker {
         for id in self.sessions.ids() {
             self.sessions.get_mut(id).lease = None;
         }
+        self.flying = None; // its tokens are computed again
         self.all_wait();
         let heartbeat = self.heartbeat.clone();
         self.runner.put_on(self.budget.reserve(), &mut |_, _| heartbeat.beat())?;

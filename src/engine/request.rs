@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::runner::Wanted;
 use super::types::{
     EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
 };
-use crate::sampler::{Sampler, SamplingError, log_softmax_top};
+use crate::kernels::sampling::{NONE, Row};
+use crate::sampler::{PENALTY_TOKENS, Sampler, SamplingError, log_softmax_top};
 use crate::scheduler::{Claim, Priority};
 use crate::session::SessionId;
 use crate::tokenizer::{StopMatcher, StreamDecoder, Tokenizer};
@@ -25,6 +27,8 @@ pub(super) struct Generation {
     pub cached: Option<usize>,
     /// Its logits were no numbers once, and the device was opened again for that.
     pub retried: bool,
+    /// The device could not choose its next token: the host does.
+    pub on_host: bool,
     events: UnboundedSender<EngineEvent>,
     /// Prompt and generated tokens.
     history: Vec<u32>,
@@ -63,6 +67,7 @@ impl Generation {
             tokens_max,
             cached: None,
             retried: false,
+            on_host: false,
             events,
             generated: Vec::new(),
             text: String::new(),
@@ -148,6 +153,38 @@ impl Generation {
         Ok(())
     }
 
+    /// How the device is to choose the next token, or the one behind it where the next is not known
+    /// yet: that is in row `pending` of the step before. `None`: the host chooses.
+    pub(super) fn wanted(&self, pending: Option<u32>) -> Option<Wanted> {
+        let GenerateRequest { logprobs, prompt_logprobs, sampling, .. } = &self.request;
+        let needs_logits = logprobs.is_some() || prompt_logprobs.is_some();
+        if needs_logits || self.on_host || !sampling.suit_the_device() {
+            return None;
+        }
+        let row = self.sampler.row(u64::from(pending.is_some()));
+        let count = PENALTY_TOKENS - usize::from(pending.is_some());
+        let pending = pending.filter(|_| sampling.repeat_penalty != 1.0);
+        Some(Wanted {
+            row: Row { penalty_pending: pending.unwrap_or(NONE), ..row },
+            penalties: self.sampler.penalised(&self.history, count),
+        })
+    }
+
+    /// Whether the next token is the last that may be generated.
+    pub(super) fn is_last_token(&self) -> bool {
+        self.generated.len() + 1 >= self.tokens_max
+    }
+
+    /// Takes the next token, which the device chose; says why the generation ends, if it does.
+    pub(super) fn take_token(&mut self, token: u32, tokenizer: &Tokenizer) -> Option<FinishReason> {
+        let started = Instant::now();
+        self.first_token.get_or_insert(started);
+        self.sampler.pass();
+        let reason = self.accept(token, None, tokenizer);
+        self.sampling_time += started.elapsed();
+        reason
+    }
+
     /// Chooses the next token from its logits; says why the generation ends, if it does.
     pub(super) fn take_logits(
         &mut self,
@@ -169,15 +206,26 @@ impl Generation {
         // The sampler changes the logits; what is reported is the model's own distribution.
         let plain = self.request.logprobs.map(|count| (count as usize, logits.to_vec()));
         let token = self.sampler.sample(logits, &self.history)?;
+        let plain = plain.filter(|_| !tokenizer.is_stop(token));
+        let logprob =
+            plain.map(|(count, logits)| log_softmax_top(&logits, token, count)).transpose()?;
+        Ok(self.accept(token, logprob, tokenizer))
+    }
+
+    /// Makes text of a token that was chosen.
+    fn accept(
+        &mut self,
+        token: u32,
+        logprob: Option<TokenLogprob>,
+        tokenizer: &Tokenizer,
+    ) -> Option<FinishReason> {
         if tokenizer.is_stop(token) {
             let rest = self.flush();
             if !rest.is_empty() {
                 self.emit(rest, token, None);
             }
-            return Ok(Some(FinishReason::Stop));
+            return Some(FinishReason::Stop);
         }
-        let logprob =
-            plain.map(|(count, logits)| log_softmax_top(&logits, token, count)).transpose()?;
         self.history.push(token);
         self.generated.push(token);
         self.logprobs.extend(logprob.clone());
@@ -201,7 +249,7 @@ impl Generation {
         };
         self.text.push_str(&text);
         self.emit(text, token, logprob);
-        Ok(reason)
+        reason
     }
 
     /// The text still held back, which is now part of the result.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{BufferSlice, Choice, DeviceError, Executor, PreparedId, Recording, Ticket, Work};
+use crate::kernels::sampling::{NONE, PENALTIES_MAX, Row};
 use crate::kernels::work::{self, Positions};
 use crate::kv_cache::{KvCache, KvLease};
-use crate::model::{BatchShape, Model};
+use crate::model::{BatchShape, Choosing, Model};
 use crate::scheduler::{Batch, Pace, TokenSpan, pace};
 
 /// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
@@ -35,6 +36,42 @@ struct Ready {
     parts: Vec<PreparedId>,
 }
 
+/// A row of logits whose token the device is to choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// How.
+    pub row: Row,
+    /// Tokens that are made less likely, no two alike; at most [`PENALTIES_MAX`].
+    pub penalties: Vec<u32>,
+}
+
+impl Wanted {
+    fn is_penalised(&self) -> bool {
+        !self.penalties.is_empty() || self.row.penalty_pending != NONE
+    }
+}
+
+/// What is wanted of a batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Results<'a> {
+    /// Its rows of logits.
+    Logits,
+    /// What the model makes of every token, and rows of logits.
+    Encoded,
+    /// A token for each of its rows of logits.
+    Tokens(&'a [Wanted]),
+}
+
+/// A batch that runs on the device.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Flight {
+    ticket: Ticket,
+    shape: BatchShape,
+    cost: f64,
+    started: Instant,
+}
+
 /// A loaded model, ready to run batches.
 pub struct Runner {
     executor: Box<dyn Executor>,
@@ -44,6 +81,12 @@ pub struct Runner {
     prepared: Vec<Ready>,
     pace: Pace,
     logits: Vec<f32>,
+    /// Tokens that the device chose in the batch that was finished last.
+    chosen: Vec<u32>,
+    /// The turn of the batch that was started last and has not been finished.
+    flying: Option<usize>,
+    /// When a batch was last finished.
+    finished: Instant,
 }
 
 impl std::fmt::Debug for Runner {
@@ -57,7 +100,17 @@ impl Runner {
     #[must_use]
     pub fn new(executor: Box<dyn Executor>, model: Model, kv: KvCache) -> Self {
         let pace = Pace::new(executor.capabilities().is_cpu());
-        Self { executor, model, kv, prepared: Vec::new(), pace, logits: Vec::new() }
+        Self {
+            executor,
+            model,
+            kv,
+            prepared: Vec::new(),
+            pace,
+            logits: Vec::new(),
+            chosen: Vec::new(),
+            flying: None,
+            finished: Instant::now(),
+        }
     }
 
     /// The model.
@@ -106,7 +159,7 @@ impl Runner {
     /// # Panics
     /// If the batch is empty or passes the model's limits: bugs of the scheduler.
     pub fn step(&mut self, batch: &Batch) -> Result<(), DeviceError> {
-        self.run(batch, &[], false)
+        self.step_with(batch, &[])
     }
 
     /// Runs a batch whose spans use adapters: the mix of each, or none at all.
@@ -117,21 +170,119 @@ impl Runner {
     /// # Panics
     /// As [`Self::step`], and if the model has no such adapter.
     pub fn step_with(&mut self, batch: &Batch, mixes: &[Mix]) -> Result<(), DeviceError> {
-        self.run(batch, mixes, false)
+        let flight = self.start(batch, mixes, Results::Logits)?;
+        self.finish(flight).map(drop)
     }
 
-    fn run(&mut self, batch: &Batch, mixes: &[Mix], encoded: bool) -> Result<(), DeviceError> {
-        let adapters = self.upload_scales(batch, mixes)?;
-        let shape = BatchShape { adapters, ..self.shape_of(batch, encoded) };
+    /// Runs a batch whose tokens the device chooses, and waits for it: a token for each row of
+    /// logits, or [`NONE`](crate::kernels::sampling::NONE) where the host has to choose.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    ///
+    /// # Panics
+    /// As [`Self::step`], and if there are more or fewer `wanted` than rows of logits.
+    pub fn step_to_tokens(
+        &mut self,
+        batch: &Batch,
+        wanted: &[Wanted],
+    ) -> Result<&[u32], DeviceError> {
+        let flight = self.start(batch, &[], Results::Tokens(wanted))?;
+        self.finish(flight)?;
+        Ok(&self.chosen)
+    }
+
+    /// Starts a batch. While it runs another may be started, whose pending tokens are rows of this
+    /// one's.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub(super) fn start(
+        &mut self,
+        batch: &Batch,
+        mixes: &[Mix],
+        results: Results<'_>,
+    ) -> Result<Flight, DeviceError> {
+        let turn = self.flying.map_or(0, |turn| 1 - turn);
+        let shape = BatchShape {
+            adapters: self.upload_scales(batch, mixes)?,
+            turn,
+            choosing: match results {
+                Results::Tokens(wanted) => {
+                    assert_eq!(wanted.len(), batch.logit_count(), "each row is wanted somehow");
+                    self.upload_wanted(turn, wanted)?
+                }
+                _ => Choosing::Host,
+            },
+            ..self.shape_of(batch, results == Results::Encoded)
+        };
         self.prepare(shape)?;
         self.upload_inputs(batch, shape)?;
-        self.run_last_prepared()?;
-        self.logits.resize(shape.logit_rows as usize * self.model.vocab(), 0.0);
-        if shape.logit_rows > 0 {
-            let out = bytemuck::cast_slice_mut(&mut self.logits);
-            self.executor.read(self.model.inputs().logits.buffer, 0, out)?;
+        let started = Instant::now();
+        let ready = self.prepared.last().expect("a step was prepared");
+        let mut ticket = Ticket(0);
+        for part in &ready.parts {
+            ticket = self.executor.submit(*part)?;
         }
-        Ok(())
+        self.flying = Some(shape.turn);
+        Ok(Flight { ticket, shape, cost: ready.costs.iter().sum(), started })
+    }
+
+    /// Waits for a batch, the one that was started first, and reads its results; how long it took.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub(super) fn finish(&mut self, flight: Flight) -> Result<Duration, DeviceError> {
+        let Flight { ticket, shape, cost, started } = flight;
+        self.executor.wait(ticket, STEP_TIMEOUT)?;
+        let now = Instant::now();
+        let elapsed = now - started.max(self.finished); // before that, another one ran
+        self.finished = now;
+        self.pace.learn(cost, elapsed);
+        self.forget(&flight);
+        let inputs = self.model.inputs(shape.turn);
+        let rows = shape.logit_rows as usize;
+        if rows > 0 && shape.choosing == Choosing::Host {
+            self.logits.resize(rows * self.model.vocab(), 0.0);
+            let out = bytemuck::cast_slice_mut(&mut self.logits);
+            self.executor.read(inputs.logits.buffer, 0, out)?;
+        } else if rows > 0 {
+            self.chosen.resize(rows, 0);
+            let out = bytemuck::cast_slice_mut(&mut self.chosen);
+            self.executor.read(inputs.chosen.buffer, 0, out)?;
+        }
+        Ok(elapsed)
+    }
+
+    /// Gives up the results of a batch: whatever is started later runs behind it.
+    pub(super) fn forget(&mut self, flight: &Flight) {
+        self.flying = self.flying.filter(|turn| *turn != flight.shape.turn);
+    }
+
+    /// The token of row `row` of the batch that was finished last.
+    pub(super) fn chosen(&self, row: usize) -> u32 {
+        self.chosen[row]
+    }
+
+    /// Says how tokens are to be chosen.
+    pub(super) fn upload_wanted(
+        &mut self,
+        turn: usize,
+        wanted: &[Wanted],
+    ) -> Result<Choosing, DeviceError> {
+        let inputs = self.model.inputs(turn);
+        let penalised = wanted.iter().any(Wanted::is_penalised);
+        let mut lists = vec![0; if penalised { wanted.len() * PENALTIES_MAX } else { 0 }];
+        let mut rows = Vec::with_capacity(wanted.len());
+        for (at, Wanted { row, penalties }) in wanted.iter().enumerate() {
+            rows.push(Row { penalties: penalties.len() as u32, ..*row });
+            if penalised {
+                lists[at * PENALTIES_MAX..][..penalties.len()].copy_from_slice(penalties);
+            }
+        }
+        self.upload(inputs.wanted, bytemuck::cast_slice(&rows))?;
+        self.upload(inputs.penalties, bytemuck::cast_slice(&lists))?;
+        Ok(if penalised { Choosing::DevicePenalised } else { Choosing::Device })
     }
 
     /// Has steps from now on make these choices: what was recorded is recorded anew.
@@ -157,6 +308,8 @@ impl Runner {
             encoded,
             splits: self.model.splits(one_token_each, batch.token_count(), keys),
             adapters: 0,
+            choosing: Choosing::Host,
+            turn: 0,
         }
     }
 
@@ -166,7 +319,7 @@ impl Runner {
         batch: &Batch,
         shape: BatchShape,
     ) -> Result<(), DeviceError> {
-        let inputs = self.model.inputs();
+        let inputs = self.model.inputs(shape.turn);
         let (steps, tiles) = (batch.steps(), batch.tiles(shape.tile_tokens));
         self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
         self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
@@ -182,25 +335,13 @@ impl Runner {
     /// # Panics
     /// If the batch is empty or passes the model's limits: bugs of the caller.
     pub fn encode(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
-        let encoded = self.model.inputs().encoded;
-        self.run(batch, &[], true)?;
+        let flight = self.start(batch, &[], Results::Encoded)?;
+        let encoded = self.model.inputs(flight.shape.turn).encoded;
+        self.finish(flight)?;
         let width = self.model.hyper().embedding as usize;
         let mut rows = vec![0.0; batch.token_count() * width];
         self.executor.read(encoded.buffer, encoded.offset, bytemuck::cast_slice_mut(&mut rows))?;
         Ok(rows)
-    }
-
-    /// Submits the parts of the recording that was prepared last, and waits for them.
-    fn run_last_prepared(&mut self) -> Result<(), DeviceError> {
-        let ready = self.prepared.last().expect("a step was prepared");
-        let started = Instant::now();
-        let mut ticket = Ticket(0);
-        for part in &ready.parts {
-            ticket = self.executor.submit(*part)?;
-        }
-        self.executor.wait(ticket, STEP_TIMEOUT)?;
-        self.pace.learn(ready.costs.iter().sum(), started.elapsed());
-        Ok(())
     }
 
     /// Logits of row `row` of the last batch: f32 `[vocab]`.

@@ -1,6 +1,7 @@
 //! One step: which tokens, on which pages, and what becomes of their logits.
 
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::time::Duration;
 
 use super::request::Generation;
 use super::room::Asker;
@@ -35,60 +36,33 @@ impl Slices {
 }
 
 /// What a span of the batch was for.
-struct Entry {
+#[derive(Debug)]
+pub(super) struct Entry {
     /// Number of the request.
-    number: u64,
+    pub number: u64,
     /// Tokens of the span.
-    count: usize,
+    pub count: usize,
     /// Position of its first token.
-    position: usize,
+    pub position: usize,
     /// Its rows of logits.
-    logits: std::ops::Range<usize>,
+    pub logits: Range<usize>,
 }
 
 /// A step that is about to run.
-#[derive(Default)]
-struct Step {
-    batch: Batch,
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub batch: Batch,
     /// The adapters of each span.
-    mixes: Vec<Mix>,
-    entries: Vec<Entry>,
-    prefilled: usize,
-    decodes: bool,
+    pub mixes: Vec<Mix>,
+    pub entries: Vec<Entry>,
+    pub prefilled: usize,
+    pub decodes: bool,
 }
 
 impl Worker {
-    /// One step: a token for each request that decodes, and a slice of prompt for those that do not
-    /// yet.
-    pub(super) fn step(&mut self) -> Result<(), DeviceError> {
-        self.end_complete();
-        let step = self.form_step()?;
-        if step.entries.is_empty() {
-            return Ok(()); // whoever was to run waits for pages again
-        }
-        let started = Instant::now();
-        self.runner.step_with(&step.batch, &step.mixes)?;
-        let elapsed = started.elapsed();
-        self.heartbeat.beat();
-        self.slices.of(step.decodes).learn(step.prefilled, elapsed);
-        self.totals.steps += 1;
-        self.totals.prefill_tokens += step.prefilled as u64;
-        let tokens = [step.prefilled, step.batch.token_count() - step.prefilled];
-        self.totals.activity.note_step(elapsed, step.entries.len(), tokens);
-        for (entry, span) in step.entries.into_iter().zip(step.batch.spans) {
-            let generation = self.generation(entry.number);
-            generation.note_step(entry.position, entry.count, elapsed);
-            let (claim, session) = (generation.claim(), generation.session);
-            self.fair.charge(&claim, entry.count);
-            self.sessions.get_mut(session).tokens.extend(span.tokens);
-            self.process(entry);
-        }
-        Ok(())
-    }
-
     /// Ends requests with nothing to compute: of a prompt that was wholly cached, nothing more is
     /// wanted.
-    fn end_complete(&mut self) {
+    pub(super) fn end_complete(&mut self) {
         let complete = |g: &Generation| self.work(g).pending == 0;
         let numbers: Vec<u64> =
             self.running.iter().filter(|g| complete(g)).map(|g| g.number).collect();
@@ -112,7 +86,7 @@ impl Worker {
     }
 
     /// Chooses the step and takes the pages it needs; who gets none is left out, and waits again.
-    fn form_step(&mut self) -> Result<Step, DeviceError> {
+    pub(super) fn form_step(&mut self) -> Result<Step, DeviceError> {
         let limits = self.runner.model().limits();
         let work: Vec<Work> = self.running.iter().map(|g| self.work(g)).collect();
         let decodes = work.iter().any(|work| work.decoding);
@@ -158,10 +132,13 @@ impl Worker {
         Ok(step)
     }
 
-    /// Reads a span's logits: prompt logprobs, the next token, the end.
-    fn process(&mut self, entry: Entry) {
+    /// Takes what a span's rows gave: prompt logprobs, the next token, the end.
+    pub(super) fn process(&mut self, entry: &Entry, on_device: bool) {
         let mut generation = self.take_running(entry.number);
-        let outcome = self.take_logits(&mut generation, entry.position + entry.count, entry.logits);
+        let outcome = match on_device {
+            true => Ok(self.take_token(&mut generation, entry)),
+            false => self.take_logits(&mut generation, entry),
+        };
         match outcome {
             Ok(Some(reason)) => self.end(generation, reason, None),
             Ok(None) => self.running.push(generation),
@@ -181,13 +158,13 @@ impl Worker {
     fn take_logits(
         &mut self,
         generation: &mut Generation,
-        end: usize,
-        rows: std::ops::Range<usize>,
+        entry: &Entry,
     ) -> Result<Option<FinishReason>, SamplingError> {
         let vocab = self.vocab();
         let prompt_len = generation.request.tokens.len();
-        let first = end - rows.len();
-        for (at, row) in (first..end).zip(rows.clone()) {
+        let end = entry.position + entry.count;
+        let first = end - entry.logits.len();
+        for (at, row) in (first..end).zip(entry.logits.clone()) {
             if at < prompt_len {
                 let logits = &self.runner.logits(row)[..vocab];
                 generation.take_prompt_logits(at, logits)?;
@@ -199,14 +176,27 @@ impl Worker {
         if generation.tokens_max == 0 {
             return Ok(Some(FinishReason::Length));
         }
-        let row = rows.end - 1;
+        let row = entry.logits.end - 1;
         self.totals.decode_tokens += 1;
         generation.take_logits(&mut self.runner.logits(row)[..vocab], &self.tokenizer)
     }
 
-    /// A request that runs.
-    fn generation(&mut self, number: u64) -> &mut Generation {
-        self.running.iter_mut().find(|g| g.number == number).expect("it runs")
+    /// Takes the token that the device chose, where the span was the last that is known.
+    fn take_token(&mut self, generation: &mut Generation, entry: &Entry) -> Option<FinishReason> {
+        if entry.position + entry.count < generation.history().len() {
+            return None;
+        }
+        if generation.tokens_max == 0 {
+            return Some(FinishReason::Length);
+        }
+        let token = self.runner.chosen(entry.logits.start);
+        self.totals.decode_tokens += 1;
+        generation.take_token(token, &self.tokenizer)
+    }
+
+    /// A request, if it runs.
+    pub(super) fn generation(&mut self, number: u64) -> Option<&mut Generation> {
+        self.running.iter_mut().find(|g| g.number == number)
     }
 
     fn take_running(&mut self, number: u64) -> Generation {

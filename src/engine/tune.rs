@@ -20,7 +20,7 @@ use crate::gpu::{
 use crate::kernels::by_name;
 use crate::kernels::matmul::{Operands, Shape, Tier};
 use crate::kernels::tuned::{self, candidates, choice_of, reshaped, shape_of, work_of};
-use crate::model::BatchShape;
+use crate::model::{BatchShape, Choosing};
 use crate::probe::{self, Key, Probe};
 
 /// A shape has to be this much faster than the default to be chosen.
@@ -288,6 +288,8 @@ impl Tuner {
                 encoded: false,
                 splits: 1,
                 adapters: 0,
+                choosing: Choosing::Host,
+                turn: 0,
             };
             for command in runner.model().record_in_f32(runner.kv(), shape).commands {
                 let Command::Dispatch(dispatch) = command else { continue };

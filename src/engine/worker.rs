@@ -14,6 +14,7 @@ use super::activity::KvPages;
 use super::adapters::KnownAdapter;
 use super::budget::Budget;
 use super::embedding::Embedding;
+use super::flight::Flying;
 use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
@@ -52,6 +53,8 @@ pub(super) struct Worker {
     pub(super) running: Vec<Generation>,
     /// Waiting for pages or for a place in the batch.
     pub(super) waiting: VecDeque<Generation>,
+    /// The step that is on the device, if any; see `flight.rs`.
+    pub(super) flying: Option<Flying>,
     /// Those for embeddings, in the order of arrival.
     pub(super) embeddings: Vec<Embedding>,
     /// Requests so far.
@@ -105,6 +108,7 @@ impl Worker {
             sessions: Sessions::numbered_by(Arc::clone(&options.session_numbers)),
             running: Vec::new(),
             waiting: VecDeque::new(),
+            flying: None,
             embeddings: Vec::new(),
             arrived: 0,
             fair: Fairness::default(),
@@ -156,6 +160,9 @@ impl Worker {
                 }
                 Ok(command) => {
                     served += 1;
+                    if let Err(error) = self.land() {
+                        self.recover(error)?;
+                    }
                     self.serve(command) // all that has arrived, before the next step
                 }
                 Err(TryRecvError::Empty) => {

@@ -19,21 +19,22 @@ pub struct Params {
 }
 
 const _: () = assert!(spirv::EMBED_F32_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::EMBED_F32_BINDINGS == 4 && spirv::EMBED_F32_SPECS == 4);
+const _: () = assert!(spirv::EMBED_F32_BINDINGS == 5 && spirv::EMBED_F32_SPECS == 4);
 
 /// Appends y\[t\] = factor * table\[token\[t\]\].
 ///
-/// `steps`: u32 `[tokens, 4]`, the token id first. `y`: f32 `[tokens, row_len]`.
+/// `steps`: u32 `[tokens, 4]`, the token id first, or [`PENDING`](super::sampling::PENDING) and a
+/// row of `chosen`, the tokens of the step before. `y`: f32 `[tokens, row_len]`.
 pub fn record(
     recording: &mut Recording,
     caps: &Capabilities,
     table: &PackedMatrix,
-    steps: BufferSlice,
+    (steps, chosen): (BufferSlice, BufferSlice),
     y: BufferSlice,
     tokens: u32,
     factor: f32,
 ) {
-    record_rows(recording, caps, table, (steps, y), tokens, (factor, 0));
+    record_rows(recording, caps, table, (steps, chosen, y), tokens, (factor, 0));
 }
 
 /// Appends y\[t\] += table\[position\[t\]\].
@@ -47,7 +48,7 @@ pub fn record_positions(
     y: BufferSlice,
     tokens: u32,
 ) {
-    record_rows(recording, caps, table, (steps, y), tokens, (1.0, 1));
+    record_rows(recording, caps, table, (steps, steps, y), tokens, (1.0, 1));
 }
 
 /// Appends y\[t\] += table\[type\[t\]\].
@@ -61,14 +62,14 @@ pub fn record_types(
     y: BufferSlice,
     tokens: u32,
 ) {
-    record_rows(recording, caps, table, (steps, y), tokens, (1.0, 3));
+    record_rows(recording, caps, table, (steps, steps, y), tokens, (1.0, 3));
 }
 
 fn record_rows(
     recording: &mut Recording,
     caps: &Capabilities,
     table: &PackedMatrix,
-    (steps, y): (BufferSlice, BufferSlice),
+    (steps, chosen, y): (BufferSlice, BufferSlice, BufferSlice),
     tokens: u32,
     (factor, column): (f32, u32),
 ) {
@@ -89,7 +90,7 @@ fn record_rows(
                 "",
             ),
             spec: vec![caps.lanes, 1, 1, column],
-            bindings: vec![slice.quads, slice.words, steps, y],
+            bindings: vec![slice.quads, slice.words, steps, y, chosen],
             push: bytemuck::bytes_of(&params).to_vec(),
             pointers: 0,
             groups: [tokens, 1, 1],

@@ -4,7 +4,8 @@
 //! Weights count once however many tiles of tokens read them, and so do keys and values.
 
 use super::{
-    KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul, matmul_experts,
+    KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul,
+    matmul_experts, maxima,
 };
 use super::{moe_combine, moe_lists, narrow, qkv_post, read_stream, rms_norm};
 use crate::gpu::{Command, Dispatch};
@@ -87,6 +88,8 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
                 () if is("glu") => of_glu(dispatch),
                 () if is("read_stream") => of_read_stream(dispatch),
                 () if is("fma_peak") => of_fma_peak(dispatch),
+                () if is("maxima") => of_rows_of_logits(dispatch, dispatch.groups[1]),
+                () if is("sample") || is("penalise") => Work::default(), // a few words of them
                 () => return None,
             }
         }
@@ -226,7 +229,7 @@ fn kv_token_bytes(dispatch: &Dispatch, kv_heads: u32) -> u64 {
 
 fn of_embed(dispatch: &Dispatch) -> Work {
     let params: super::embed::Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [quads, words, ..] = dispatch.bindings[..] else { panic!("embed has four bindings") };
+    let [quads, words, ..] = dispatch.bindings[..] else { panic!("embed has five bindings") };
     let tokens = u64::from(dispatch.groups[0]);
     let words_bytes = if words == quads { 0 } else { words.bytes };
     let row_bytes = (quads.bytes + words_bytes) / u64::from(params.row_count).max(1);
@@ -285,6 +288,13 @@ fn of_fma_peak(dispatch: &Dispatch) -> Work {
     let lanes = u64::from(dispatch.groups[0]) * u64::from(dispatch.spec[0]);
     let flops = 2 * lanes * u64::from(dispatch.spec[3]) * u64::from(params.rounds);
     Work { read_bytes: 0, written_bytes: 4 * lanes, flops }
+}
+
+fn of_rows_of_logits(dispatch: &Dispatch, rows: u32) -> Work {
+    let params: maxima::Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let (rows, stride) = (u64::from(rows), u64::from(params.stride));
+    let written_bytes = 8 * rows * u64::from(params.chunks);
+    Work { read_bytes: 4 * rows * stride, written_bytes, flops: 0 }
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@ use super::Model;
 use super::adapter::Update;
 use super::hyper::{Logits, NormKind, QkNorm, Residual};
 use super::layers::{Head, Layer, Norm, Projection, Reads};
+use super::scratch::Inputs;
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
 use crate::kernels::layer_norm::{self, LayerNorm};
 use crate::kernels::matmul::{self, Epilogue, Matmul};
+use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{embed, gather_rows};
+use crate::kernels::{embed, gather_rows, maxima, sample};
 use crate::kv_cache::KvCache;
 
 /// What a recording depends on; all else is in the contents of [`super::Inputs`] and the block
@@ -31,6 +33,22 @@ pub struct BatchShape {
     pub splits: u32,
     /// Adapters that a token of the batch uses, by the bits of their numbers.
     pub adapters: u32,
+    /// What becomes of the logits.
+    pub choosing: Choosing,
+    /// Which of [`Model::inputs`] it uses; pending tokens are in those of the other turn.
+    pub turn: usize,
+}
+
+/// What becomes of logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Choosing {
+    /// The host reads them.
+    #[default]
+    Host,
+    /// The device chooses tokens.
+    Device,
+    /// The same, after some tokens were made less likely.
+    DevicePenalised,
 }
 
 impl Model {
@@ -119,13 +137,18 @@ impl Input {
 }
 
 impl Step<'_> {
+    fn inputs(&self) -> Inputs {
+        self.model.scratch.inputs[self.shape.turn]
+    }
+
     fn embed(&self, recording: &mut Recording) {
         let (caps, scratch) = (&self.model.capabilities, &self.model.scratch);
-        let (steps, stream) = (scratch.inputs.steps, scratch.stream);
+        let (steps, stream) = (self.inputs().steps, scratch.stream);
         let factor = self.model.hyper.embedding_factor;
         let embeddings = &self.model.embeddings;
         let tokens = self.shape.tokens;
-        embed::record(recording, caps, &embeddings.tokens, steps, stream, tokens, factor);
+        let from = (steps, scratch.inputs[1 - self.shape.turn].chosen);
+        embed::record(recording, caps, &embeddings.tokens, from, stream, tokens, factor);
         if let Some(positions) = &embeddings.positions {
             embed::record_positions(recording, caps, positions, steps, stream, tokens);
         }
@@ -287,7 +310,7 @@ impl Step<'_> {
             rope_coarse: rope.map_or(0, |rope| rope.coarse),
             table_stride,
             qkv: scratch.qkv,
-            steps: scratch.inputs.steps,
+            steps: self.inputs().steps,
             tables: self.kv.tables(),
             rope: rope.map(|rope| rope.slice),
             norms: layer.qk_gains.map(|gains| qkv_post::Norms {
@@ -313,8 +336,8 @@ impl Step<'_> {
             soft_cap: hyper.attention_soft_cap,
             table_stride,
             q: scratch.q,
-            steps: scratch.inputs.steps,
-            tiles: scratch.inputs.tiles,
+            steps: self.inputs().steps,
+            tiles: self.inputs().tiles,
             tables: self.kv.tables(),
             kv: self.kv.layer(kv_layer),
             y: scratch.attended,
@@ -349,7 +372,7 @@ impl Step<'_> {
             Some(head) => self.normed(recording, head.norm, scratch.stream, self.shape.tokens).x,
         };
         let bytes = u64::from(self.shape.tokens) * hyper.embedding * 4;
-        let [from, to] = [from, scratch.inputs.encoded].map(|slice| BufferSlice { bytes, ..slice });
+        let [from, to] = [from, self.inputs().encoded].map(|slice| BufferSlice { bytes, ..slice });
         recording.copy(from, to);
     }
 
@@ -363,7 +386,7 @@ impl Step<'_> {
             recording,
             caps,
             scratch.stream,
-            scratch.inputs.rows,
+            self.inputs().rows,
             scratch.gathered,
             hyper.embedding,
             rows,
@@ -388,8 +411,28 @@ impl Step<'_> {
             narrow: self.narrow,
         };
         matmul::record(recording, caps, &matmul);
+        if self.shape.choosing != Choosing::Host {
+            self.choose(recording);
+            return;
+        }
         let bytes = u64::from(rows) * self.model.embeddings.vocab() * 4;
         let from = BufferSlice { bytes, ..scratch.logits };
-        recording.copy(from, BufferSlice { bytes, ..scratch.inputs.logits });
+        recording.copy(from, BufferSlice { bytes, ..self.inputs().logits });
+    }
+
+    /// A token for each row of logits.
+    fn choose(&self, recording: &mut Recording) {
+        let (caps, scratch) = (&self.model.capabilities, &self.model.scratch);
+        let Inputs { wanted, penalties, chosen, .. } = self.inputs();
+        let stride = u32::try_from(self.model.embeddings.vocab());
+        let shape = (self.shape.logit_rows, stride.expect("Weights refuses longer ones"));
+        let (logits, maxima) = (scratch.logits, scratch.maxima);
+        if self.shape.choosing == Choosing::DevicePenalised {
+            let before = scratch.inputs[1 - self.shape.turn].chosen;
+            let penalise = Penalise { logits, wanted, tokens: penalties, chosen: before };
+            penalise::record(recording, caps, &penalise, shape);
+        }
+        maxima::record(recording, caps, logits, wanted, maxima, shape);
+        sample::record(recording, caps, (logits, wanted, maxima), chosen, shape);
     }
 }

@@ -22,7 +22,7 @@ pub use adapter::{ADAPTERS_MAX, AdapterFile};
 pub use error::ModelLoadError;
 pub use experts::Mixture;
 pub use families::{FAMILIES, Family, family, read_hyper_params};
-pub use forward::BatchShape;
+pub use forward::{BatchShape, Choosing};
 pub use fuzz::fuzz_adapter;
 pub use hyper::{HyperParams, LayerSpec, Logits, Mlp, NormKind, Pooling, QkNorm, Residual};
 pub use pooling::{Pool, normalise};
@@ -208,10 +208,10 @@ impl Model {
         self.adapter_scratch.expect("there are adapters").scales_of(adapter)
     }
 
-    /// The buffers that carry what changes from step to step.
+    /// The buffers that carry what changes from step to step, of a [`BatchShape::turn`].
     #[must_use]
-    pub fn inputs(&self) -> Inputs {
-        self.scratch.inputs
+    pub fn inputs(&self, turn: usize) -> Inputs {
+        self.scratch.inputs[turn]
     }
 }
 

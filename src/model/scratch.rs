@@ -4,7 +4,9 @@ use super::experts::Mixture;
 use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError, Executor};
 use crate::kernels::attention::{self, Partials};
+use crate::kernels::maxima;
 use crate::kernels::narrow;
+use crate::kernels::sampling::{PENALTIES_MAX, Row};
 
 /// Sizes that a model's buffers are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +23,23 @@ pub struct Limits {
     pub narrow_products: bool,
 }
 
-/// Buffers the host writes before a step, and the one it reads after.
+/// Buffers the host writes before a step, and those it reads after. There are two of each that
+/// change hands, since the host writes those of a step while the one before runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs {
-    /// u32 `[tokens, 4]`: token id, position, row of the block tables, 0.
+    /// u32 `[tokens, 4]`: token id, or [`PENDING`](crate::kernels::sampling::PENDING) and its row
+    /// of the step before; position, row of the block tables, 0.
     pub steps: BufferSlice,
     /// u32 `[tiles, 4]`: first token, tokens, keys of the session, 0.
     pub tiles: BufferSlice,
     /// u32 `[rows]`: tokens whose logits are wanted.
     pub rows: BufferSlice,
+    /// [`Row`] `[rows]`: how the tokens behind them are chosen.
+    pub wanted: BufferSlice,
+    /// u32 `[rows, PENALTIES_MAX]`: tokens that are made less likely.
+    pub penalties: BufferSlice,
+    /// u32 `[rows]`: the tokens that were chosen.
+    pub chosen: BufferSlice,
     /// f32 `[rows, vocab]`: their logits.
     pub logits: BufferSlice,
     /// f32 `[tokens, embedding]`: what the model makes of every token, before any logits.
@@ -40,7 +50,8 @@ pub struct Inputs {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scratch {
     pub limits: Limits,
-    pub inputs: Inputs,
+    /// In turn.
+    pub inputs: [Inputs; 2],
     /// Residual stream, `[embedding]`.
     pub stream: BufferSlice,
     /// `[(heads + 2 kv_heads) * head_dim]`.
@@ -68,6 +79,8 @@ pub(super) struct Scratch {
     pub logits: BufferSlice,
     /// For a product's narrower x, where products may have one.
     pub narrow: Option<BufferSlice>,
+    /// The largest logits of a row's chunks, u32 `[logit_rows_max, chunks, 2]`.
+    pub maxima: BufferSlice,
 }
 
 impl Scratch {
@@ -90,7 +103,8 @@ impl Scratch {
             + 4 * (per_token * tokens
                 + mixture
                 + partial_words(caps, hyper, limits).iter().sum::<u64>()
-                + (hyper.embedding + 2 * vocab) * limits.logit_rows_max as u64)
+                + (hyper.embedding + 2 * vocab + maxima_words(vocab))
+                    * limits.logit_rows_max as u64)
     }
 
     pub(super) fn create(
@@ -107,17 +121,30 @@ impl Scratch {
             let buffer = executor.create_buffer(&desc)?;
             Ok::<_, DeviceError>(BufferSlice { buffer, offset: 0, bytes: words * 4 })
         };
-        let inputs = Inputs {
+        let row_words = size_of::<Row>() as u64 / 4;
+        let first = Inputs {
             steps: buffer("steps", 4 * tokens, BufferUsage::Upload)?,
             tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
             rows: buffer("logit rows", rows, BufferUsage::Upload)?,
+            wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
+            penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
+            chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
             logits: buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
             encoded: buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?,
+        };
+        let second = Inputs {
+            steps: buffer("steps", 4 * tokens, BufferUsage::Upload)?,
+            tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
+            rows: buffer("logit rows", rows, BufferUsage::Upload)?,
+            wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
+            penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
+            chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
+            ..first // what waits for the device anyway
         };
         let mut scratch = |label: &str, words: u64| buffer(label, words, BufferUsage::Scratch);
         Ok(Self {
             limits,
-            inputs,
+            inputs: [first, second],
             stream: scratch("stream", tokens * widths.stream)?,
             qkv: scratch("qkv", tokens * widths.qkv)?,
             q: scratch("q", tokens * widths.q)?,
@@ -143,6 +170,7 @@ impl Scratch {
                 true => Some(scratch("narrow rows", widths.narrow_bytes(tokens) / 4)?),
                 false => None,
             },
+            maxima: scratch("largest logits", rows * maxima_words(vocab))?,
         })
     }
 }
@@ -163,6 +191,12 @@ fn partial_words(caps: &Capabilities, hyper: &HyperParams, limits: &Limits) -> [
     let bytes = |tokens| shape.partial_bytes(caps, (heads, kv_heads, head_dim), tokens);
     let sums = bytes(SPLIT_TOKENS_MAX).min(PARTIAL_BYTES_MAX).max(bytes(1));
     [sums.div_ceil(4), limits.tokens_max as u64 * u64::from(heads)]
+}
+
+/// Words of a row of [`Scratch::maxima`].
+fn maxima_words(vocab: u64) -> u64 {
+    // A row of more logits than that has no buffer.
+    2 * u64::from(maxima::chunks(u32::try_from(vocab).unwrap_or(u32::MAX)))
 }
 
 /// Activations of layers with experts; a route is a token and one of its `used` experts.

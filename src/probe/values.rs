@@ -34,6 +34,8 @@ impl Kind {
             },
             1 if name.starts_with("moe_route") => Self::U32,
             1 if name.starts_with("moe_lists") => Self::U32,
+            2 if name == "maxima" => Self::U32,
+            3 if name == "sample" => Self::U32,
             _ => Self::F32,
         }
     }

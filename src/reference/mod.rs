@@ -14,15 +14,18 @@ mod matmul;
 mod matmul_experts;
 mod matmul_sliced;
 mod matmul_tiled;
+mod maxima;
 mod memory;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;
 mod narrow;
+mod penalise;
 mod planes;
 mod qkv_post;
 mod read_stream;
 mod rms_norm;
+mod sample;
 
 pub use executor::ReferenceExecutor;
 pub use memory::Memory;
@@ -35,7 +38,7 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 14] = [
+    const STEMS: [&str; 17] = [
         "matmul",
         "embed",
         "qkv_post",
@@ -50,6 +53,9 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "moe_combine",
         "read_stream",
         "fma_peak",
+        "maxima",
+        "penalise",
+        "sample",
     ];
     let stem = STEMS
         .into_iter()
@@ -72,6 +78,9 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("glu") => glu::run(dispatch, memory),
         Some("read_stream") => read_stream::run(dispatch, memory),
         Some("fma_peak") => fma_peak::run(dispatch, memory),
+        Some("maxima") => maxima::run(dispatch, memory),
+        Some("penalise") => penalise::run(dispatch, memory),
+        Some("sample") => sample::run(dispatch, memory),
         _ => panic!("kernel {name} has no twin in src/reference"),
     }
 }

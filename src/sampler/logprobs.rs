@@ -1,6 +1,7 @@
 //! Log-probabilities of a chosen token and of the most likely ones.
 
-use super::{SamplingError, best_first, largest};
+use super::{SamplingError, largest};
+use crate::kernels::sampling::best_first;
 
 /// Log-probability of a token, and of the most likely ones at its place, best first.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +55,7 @@ fn top(logits: &[f32], count: usize) -> Vec<(f32, u32)> {
             continue;
         }
         let entry = (*logit, id as u32);
-        let at = top.partition_point(|other| best_first(other, &entry).is_lt());
+        let at = top.partition_point(|other| best_first(other) < best_first(&entry));
         top.insert(at, entry);
         top.truncate(count);
     }

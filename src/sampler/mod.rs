@@ -2,7 +2,9 @@
 //!
 //! The order and meaning are llama.cpp's: repetition penalty, top-k, top-p, min-p, temperature,
 //! draw. A sampler's choice depends on its parameters, seed and step, the logits and the history,
-//! and on nothing else, so that a stream can be taken up again after a device was lost.
+//! and on nothing else, so that a stream can be taken up again after a device was lost; and it does
+//! not depend on whether the host chooses or the device, by [`Sampler::row`], since both compute in
+//! whole numbers (`kernels/sampling.rs`).
 
 mod logprobs;
 mod params;
@@ -14,15 +16,15 @@ mod tests;
 pub use logprobs::{TokenLogprob, log_softmax_top};
 pub use params::SamplingParams;
 
-use std::cmp::Ordering;
-
 use thiserror::Error;
 
-/// The repetition penalty looks at this many of the last tokens, prompt included.
-pub const PENALTY_TOKENS: usize = 64;
+use crate::kernels::sampling::{LOG2_E, PENALTIES_MAX, Row, draw};
 
-/// First guess at how many tokens top-p keeps; more are sorted only where it keeps more.
-const NUCLEUS_TOKENS: usize = 256;
+/// The repetition penalty looks at this many of the last tokens, prompt included.
+pub const PENALTY_TOKENS: usize = PENALTIES_MAX;
+
+/// Parts that a row's numbers are counted in: 2^32.
+const PARTS: f64 = 4_294_967_296.0;
 
 /// Parameters out of range, or logits that nothing can be drawn from.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -105,6 +107,11 @@ impl Sampler {
         self.step
     }
 
+    /// Notes that the device chose the next token, by [`Sampler::row`].
+    pub fn pass(&mut self) {
+        self.step += 1;
+    }
+
     /// Goes to where `step` tokens have been chosen.
     pub fn set_step(&mut self, step: u64) {
         self.step = step;
@@ -122,25 +129,50 @@ impl Sampler {
             let vocab_size = self.vocab_size;
             return Err(SamplingError::LogitCount { found: logits.len(), vocab_size });
         }
-        penalise(logits, history, self.params.repeat_penalty);
+        let row = self.row(0);
+        for token in self.penalised(history, PENALTY_TOKENS) {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = row.penalised(*logit);
+            }
+        }
         let (best, max) = largest(logits)?;
-        let token = if self.params.temperature == 0.0 { best } else { self.draw(logits, max) };
+        let token = match row.draws {
+            0 => best,
+            _ => draw(logits, max, &row, &mut self.candidates),
+        };
         self.step += 1;
         Ok(token)
     }
 
-    fn draw(&mut self, logits: &[f32], max: f32) -> u32 {
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
-        let finite = logits.iter().zip(0..).filter(|(logit, _)| **logit > f32::NEG_INFINITY);
-        candidates.extend(finite.map(|(logit, id)| (*logit, id)));
-        keep_top_k(&mut candidates, self.params.top_k as usize);
-        keep_top_p(&mut candidates, self.params.top_p, max);
-        keep_min_p(&mut candidates, self.params.min_p, max);
-        let uniform = rng::uniform(self.seed, self.step);
-        let token = pick(&candidates, self.params.temperature, max, uniform);
-        self.candidates = candidates;
-        token
+    /// How the token `ahead` steps from now is chosen, as the device takes it; no penalties yet.
+    #[must_use]
+    pub fn row(&self, ahead: u64) -> Row {
+        let SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } = self.params;
+        Row {
+            draws: u32::from(temperature > 0.0),
+            top_k,
+            top_p: if top_p < 1.0 { (f64::from(top_p) * PARTS) as u32 } else { u32::MAX },
+            distance_max: if min_p > 0.0 { -min_p.ln() } else { f32::MAX },
+            halvings: (LOG2_E / temperature).min(f32::MAX),
+            random: rng::random(self.seed, self.step + ahead),
+            penalty: repeat_penalty,
+            relief: 1.0 / repeat_penalty,
+            ..Row::best(self.vocab_size as u32)
+        }
+    }
+
+    /// The tokens among the last `count` that are made less likely, each once.
+    #[must_use]
+    pub fn penalised(&self, history: &[u32], count: usize) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        if self.params.repeat_penalty != 1.0 {
+            for token in &history[history.len().saturating_sub(count)..] {
+                if !tokens.contains(token) {
+                    tokens.push(*token);
+                }
+            }
+        }
+        tokens
     }
 }
 
@@ -159,86 +191,4 @@ fn largest(logits: &[f32]) -> Result<(u32, f32), SamplingError> {
         return Err(SamplingError::NoCandidates { vocab_size: logits.len() });
     }
     Ok(best)
-}
-
-/// Makes the last tokens less likely, each once however often it occurs.
-fn penalise(logits: &mut [f32], history: &[u32], penalty: f32) {
-    if penalty == 1.0 {
-        return;
-    }
-    let last = &history[history.len().saturating_sub(PENALTY_TOKENS)..];
-    for (index, token) in last.iter().enumerate() {
-        if last[..index].contains(token) {
-            continue;
-        }
-        if let Some(logit) = logits.get_mut(*token as usize) {
-            *logit = if *logit <= 0.0 { *logit * penalty } else { *logit / penalty };
-        }
-    }
-}
-
-/// Order of candidates: the higher logit, then the lower token.
-fn best_first(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
-    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
-}
-
-/// Keeps the `k` best, sorted; 0 keeps all, as they are.
-fn keep_top_k(candidates: &mut Vec<(f32, u32)>, k: usize) {
-    if k == 0 || k >= candidates.len() {
-        return;
-    }
-    candidates.select_nth_unstable_by(k - 1, best_first);
-    candidates.truncate(k);
-    candidates.sort_unstable_by(best_first);
-}
-
-/// Keeps the fewest best candidates, at least one, whose probabilities among all reach `p`; sorted.
-fn keep_top_p(candidates: &mut Vec<(f32, u32)>, p: f32, max: f32) {
-    if p >= 1.0 {
-        return;
-    }
-    let weight = |logit: f32| f64::from(logit - max).exp();
-    let wanted = f64::from(p) * candidates.iter().map(|c| weight(c.0)).sum::<f64>();
-    let (mut sorted, mut reached, mut chunk) = (0, 0.0, NUCLEUS_TOKENS);
-    while sorted < candidates.len() {
-        let rest = &mut candidates[sorted..];
-        let count = chunk.min(rest.len());
-        if count < rest.len() {
-            rest.select_nth_unstable_by(count - 1, best_first);
-        }
-        rest[..count].sort_unstable_by(best_first);
-        let reaching = rest[..count].iter().position(|candidate| {
-            reached += weight(candidate.0);
-            reached >= wanted
-        });
-        if let Some(index) = reaching {
-            candidates.truncate(sorted + index + 1);
-            return;
-        }
-        sorted += count;
-        chunk *= 4;
-    }
-}
-
-/// Drops candidates whose probability is less than `min_p` times the best one's.
-fn keep_min_p(candidates: &mut Vec<(f32, u32)>, min_p: f32, max: f32) {
-    if min_p > 0.0 {
-        let least = max + min_p.ln();
-        candidates.retain(|candidate| candidate.0 >= least);
-    }
-}
-
-/// Draws a candidate by its probability at `temperature`; `uniform` is in `0.0..1.0`.
-fn pick(candidates: &[(f32, u32)], temperature: f32, max: f32, uniform: f64) -> u32 {
-    let weight = |logit: f32| (f64::from(logit - max) / f64::from(temperature)).exp();
-    let mut left = uniform * candidates.iter().map(|c| weight(c.0)).sum::<f64>();
-    for (logit, token) in candidates {
-        left -= weight(*logit);
-        if left < 0.0 {
-            return *token;
-        }
-    }
-    // Rounding may leave a little; the best candidate is then as good as the last.
-    let best = candidates.iter().min_by(|a, b| best_first(a, b));
-    best.expect("the best logit is above -inf and passes every filter").1
 }

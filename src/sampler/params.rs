@@ -2,6 +2,7 @@
 
 use super::SamplingError;
 use crate::config::Sampling;
+use crate::kernels::sample::TOP_K_MAX;
 
 /// How the next token is chosen from the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +51,12 @@ impl SamplingParams {
             repeat_penalty: own.repeat_penalty.unwrap_or(self.repeat_penalty),
             seed: self.seed,
         }
+    }
+
+    /// Whether the device has room for the tokens that they keep.
+    #[must_use]
+    pub fn suit_the_device(&self) -> bool {
+        self.temperature == 0.0 || self.top_k <= TOP_K_MAX
     }
 
     /// Checks that every number is in its range.

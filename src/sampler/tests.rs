@@ -111,14 +111,6 @@ fn top_p_is_taken_before_the_temperature() {
 }
 
 #[test]
-fn top_p_over_many_equals_sorts_on_as_far_as_it_must() {
-    let mut candidates: Vec<(f32, u32)> = (0..5000).rev().map(|id| (1.0, id)).collect();
-    keep_top_p(&mut candidates, 0.5, 1.0);
-    assert_eq!(candidates.len(), 2500);
-    assert!(candidates.iter().zip(0..).all(|(c, id)| c.1 == id));
-}
-
-#[test]
 fn min_p_is_a_share_of_the_best() {
     let p = [0.5, 0.26, 0.14, 0.1];
     let with = |min_p: f32| drawn(&SamplingParams { min_p, ..plain() }, &p);
@@ -130,16 +122,18 @@ fn min_p_is_a_share_of_the_best() {
 
 #[test]
 fn the_penalty_takes_each_of_the_last_tokens_once() {
+    let with = |repeat_penalty| SamplingParams { temperature: 0.0, repeat_penalty, ..plain() };
     let mut values = [2.0, -2.0, 2.0, 0.0];
-    penalise(&mut values, &[0, 1, 0, 0, 3, 99], 2.0);
+    let mut sampler = Sampler::new(&with(2.0), 4).unwrap();
+    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 3, 99]), Ok(2));
     assert_eq!(values, [1.0, -4.0, 2.0, 0.0]);
     let mut history = vec![2];
     history.extend(std::iter::repeat_n(3, PENALTY_TOKENS));
-    penalise(&mut values, &history, 2.0);
-    assert_eq!(values[2], 2.0, "beyond the last tokens");
-    let params = SamplingParams { temperature: 0.0, repeat_penalty: 1.5, ..plain() };
-    let mut sampler = Sampler::new(&params, 2).unwrap();
+    assert_eq!(sampler.sample(&mut values, &history), Ok(2), "beyond the last tokens");
+    assert_eq!(sampler.penalised(&history, PENALTY_TOKENS + 1), [2, 3]);
+    let mut sampler = Sampler::new(&with(1.5), 2).unwrap();
     assert_eq!(sampler.sample(&mut [3.0, 2.5], &[0]), Ok(1));
+    assert!(Sampler::new(&with(1.0), 2).unwrap().penalised(&history, 9).is_empty());
 }
 
 #[test]

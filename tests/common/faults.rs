@@ -68,6 +68,8 @@ pub struct Plan(Arc<Mutex<State>>);
 struct State {
     faults: VecDeque<Fault>,
     counts: BTreeMap<Call, u64>,
+    /// The calls in their order.
+    order: Vec<Call>,
     opened: u64,
     budget_bytes: Option<u64>,
     /// Kernels that compute wrongly.
@@ -86,6 +88,7 @@ impl Plan {
         let mut state = self.state();
         state.faults = faults.into_iter().collect();
         state.counts.clear();
+        state.order.clear();
     }
 
     /// From now on, the kernel of this name computes wrongly wherever it is prepared.
@@ -111,6 +114,11 @@ impl Plan {
     /// Calls of each kind since [`Plan::set`].
     pub fn counts(&self) -> BTreeMap<Call, u64> {
         self.state().counts.clone()
+    }
+
+    /// Calls in their order since [`Plan::set`].
+    pub fn order(&self) -> Vec<Call> {
+        self.state().order.clone()
     }
 
     /// Faults that have not happened.
@@ -162,6 +170,7 @@ impl Plan {
     fn note(&self, call: Call) -> Option<Failing> {
         let mut state = self.state();
         *state.counts.entry(call).or_default() += 1;
+        state.order.push(call);
         let fault = state.faults.front_mut()?;
         if fault.call.is_some_and(|wanted| wanted != call) {
             return None;

@@ -35,7 +35,8 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
             ..SamplingParams::default()
         },
         stop: Vec::new(),
-        logprobs: Some(2),
+        // With them the host chooses tokens, and else the device.
+        logprobs: (number == 1).then_some(2),
         prompt_logprobs: (number == 1).then_some(1),
         stream: true,
         adapters: Vec::new(),

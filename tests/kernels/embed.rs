@@ -1,6 +1,7 @@
 //! `shaders/embed.comp`.
 
 use hob::gpu::{Capabilities, Executor};
+use hob::kernels::sampling::PENDING;
 use hob::kernels::{embed, matmul};
 use hob::tensor::DType;
 
@@ -28,13 +29,18 @@ fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, rows: u64,
             tokens.extend([slice.row_first, slice.row_first + slice.row_count - 1]);
         }
         tokens.push(1);
-        let steps: Vec<[u32; 4]> =
+        let mut steps: Vec<[u32; 4]> =
             tokens.iter().map(|token| [*token as u32, u32::MAX, u32::MAX, u32::MAX]).collect();
+        // The last two are known on the device alone.
+        let (last, before) = (steps.len() - 1, steps.len() - 2);
+        let chosen = case.slice(&[u32::MAX, steps[last][0], steps[before][0]]);
+        (steps[last][0], steps[before][0]) = (PENDING | 1, PENDING | 2);
         let steps = case.slice(&steps);
         let count = tokens.len() * row_len as usize;
         let y = case.garbage(count);
         let tokens = tokens.len() as u32;
-        embed::record(&mut case.recording, &caps, &table.packed, steps, y, tokens, FACTOR);
+        let from = (steps, chosen);
+        embed::record(&mut case.recording, &caps, &table.packed, from, y, tokens, FACTOR);
         case.expect(format!("{dtype} in {} slices", slices.len()), y, Kind::F32, count, TOLERANCE);
     }
     case.check(executor);

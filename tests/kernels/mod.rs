@@ -11,13 +11,16 @@ mod matmul;
 mod matmul_experts;
 mod matmul_sliced;
 mod matmul_tiled;
+mod maxima;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;
 mod narrow;
+mod penalise;
 mod qkv_post;
 mod read_stream;
 mod rms_norm;
+mod sample;
 mod weights;
 
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -7,10 +7,12 @@ use crate::kernels::matmul::{self, Epilogue, Matmul, Tier};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
+use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{
-    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, glu, matmul_tiled, moe_lists,
+    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, glu, matmul_tiled, maxima, moe_lists,
+    sample,
 };
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
@@ -68,7 +70,7 @@ pub(super) fn record(caps: &Capabilities) -> Recording {
             quads: BufferHandle(0),
             words: Some(BufferHandle(1)),
         };
-        embed::record(&mut recording, caps, &table, slice(2), slice(3), 1, 1.0);
+        embed::record(&mut recording, caps, &table, (slice(2), slice(4)), slice(3), 1, 1.0);
     }
     for heads in HEADS {
         for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8_0] {
@@ -76,6 +78,7 @@ pub(super) fn record(caps: &Capabilities) -> Recording {
         }
     }
     gather_rows::record(&mut recording, caps, slice(0), slice(1), slice(2), 512, 1);
+    sampling(&mut recording, caps);
     for gelu in [false, true] {
         glu::record(&mut recording, caps, slice(0), slice(1), 512, gelu, 1);
     }
@@ -217,6 +220,14 @@ fn of_heads(
         };
         attention::record(recording, caps, &attend, shape, 1);
     }
+}
+
+fn sampling(recording: &mut Recording, caps: &Capabilities) {
+    let (logits, wanted, maxima, chosen) = (slice(0), slice(1), slice(2), slice(3));
+    let penalise = Penalise { logits, wanted, tokens: slice(4), chosen };
+    penalise::record(recording, caps, &penalise, (1, 512));
+    maxima::record(recording, caps, logits, wanted, maxima, (1, 512));
+    sample::record(recording, caps, (logits, wanted, maxima), chosen, (1, 512));
 }
 
 fn norms(recording: &mut Recording, caps: &Capabilities, residual: bool) {

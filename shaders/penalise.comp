@@ -1,0 +1,54 @@
+// penalise: makes the last tokens of a text less likely, each once.
+//
+// Dispatch   (rows, 1, 1); local size (LANES, 1, 1)
+// Binding 0  logits  f32 [rows, stride]
+// Binding 1  wanted  readonly  Row [rows] (include/sampling.glsl)
+// Binding 2  tokens  readonly  u32 [rows, PENALTIES_MAX], the first `penalties` of each row used:
+//                    no two of them alike
+// Binding 3  chosen  readonly  u32 [rows of the step before], its tokens
+// Needs      no subgroup features
+// Numerics   bit for bit as the twin
+#version 460
+#extension GL_GOOGLE_include_directive : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 1;
+layout(constant_id = 2) const uint LOCAL_Z = 1;
+
+layout(push_constant) uniform Params {
+    uint stride; // logits of a row
+};
+#include "sampling.glsl"
+layout(std430, binding = 0) buffer Logits { float logits[]; };
+layout(std430, binding = 1) readonly buffer Wanted { Row wanted[]; };
+layout(std430, binding = 2) readonly buffer Tokens { uint tokens[]; };
+layout(std430, binding = 3) readonly buffer Chosen { uint chosen[]; };
+
+void penalise(uint row, uint token) {
+    if (token < wanted[row].vocab) {
+        const float logit = logits[row * stride + token];
+        logits[row * stride + token] =
+            logit * (logit <= 0.0 ? wanted[row].penalty : wanted[row].relief);
+    }
+}
+
+void main() {
+    const uint row = gl_WorkGroupID.x;
+    const uint count = wanted[row].penalties;
+    const uint first = row * PENALTIES_MAX;
+    for (uint i = gl_LocalInvocationID.x; i < count; i += LANES) {
+        penalise(row, tokens[first + i]);
+    }
+    const uint pending = wanted[row].penalty_pending;
+    if (gl_LocalInvocationID.x == 0 && pending != NONE) {
+        const uint token = chosen[pending];
+        bool known = false;
+        for (uint i = 0; i < count; i++) {
+            known = known || tokens[first + i] == token;
+        }
+        if (!known) {
+            penalise(row, token);
+        }
+    }
+}
