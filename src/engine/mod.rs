@@ -40,7 +40,7 @@ pub use open::{EngineOptions, OpenError, Opened, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
-pub use runner::{Mix, Runner, Wanted};
+pub use runner::{Flight, Mix, Results, Runner, Wanted};
 pub use saving::StateOptions;
 pub use tune::{
     Measured, TuneOptions, TuneProgress, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on,

@@ -53,7 +53,7 @@ impl Wanted {
 
 /// What is wanted of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Results<'a> {
+pub enum Results<'a> {
     /// Its rows of logits.
     Logits,
     /// What the model makes of every token, and rows of logits.
@@ -65,7 +65,7 @@ pub(super) enum Results<'a> {
 /// A batch that runs on the device.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Flight {
+pub struct Flight {
     ticket: Ticket,
     shape: BatchShape,
     cost: f64,
@@ -197,7 +197,10 @@ impl Runner {
     ///
     /// # Errors
     /// [`DeviceError`].
-    pub(super) fn start(
+    ///
+    /// # Panics
+    /// As [`Self::step_with`], and if there are more or fewer tokens wanted than rows of logits.
+    pub fn start(
         &mut self,
         batch: &Batch,
         mixes: &[Mix],
@@ -232,7 +235,7 @@ impl Runner {
     ///
     /// # Errors
     /// [`DeviceError`].
-    pub(super) fn finish(&mut self, flight: Flight) -> Result<Duration, DeviceError> {
+    pub fn finish(&mut self, flight: Flight) -> Result<Duration, DeviceError> {
         let Flight { ticket, shape, cost, started } = flight;
         self.executor.wait(ticket, STEP_TIMEOUT)?;
         let now = Instant::now();

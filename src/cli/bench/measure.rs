@@ -111,10 +111,11 @@ impl Bench<'_> {
 
     /// Takes a measurement behind contexts that are filled already.
     pub(super) fn measure(&mut self, test: Test) -> Result<Measurement, LocalError> {
-        // As llama-bench: one prompt, or one token, prepares all that a run needs.
+        // As llama-bench: one prompt prepares all that a run needs; or two tokens, since steps take
+        // turns with two sets of buffers.
         match test.kind {
             Kind::Prompt => self.once(test)?,
-            Kind::Generate => self.once(Test { tokens: 1, ..test })?,
+            Kind::Generate => self.once(Test { tokens: test.tokens.min(2), ..test })?,
         };
         self.subject.take_submissions();
         let mut runs = Vec::new();
@@ -170,7 +171,8 @@ impl Bench<'_> {
         Ok(steps)
     }
 
-    /// Each session gets a token in turn; as many at once as a step has rows of logits.
+    /// Each session gets a token in turn; as many at once as a step has rows of logits. Where one
+    /// step has them all, the next is started before it is finished, as the engine does.
     fn generate(&mut self, test: Test) -> Result<Steps, LocalError> {
         let vocab = self.subject.vocab_size();
         let at_once = self.subject.tokens_max().min(self.subject.logit_rows_max());
@@ -178,19 +180,33 @@ impl Bench<'_> {
             .map(|_| self.tokens.take(test.tokens, test.depth == 0, vocab))
             .collect();
         let mut steps = Steps::default();
-        for number in 0..test.tokens {
+        let spans_of = |number: usize| -> Vec<Span> {
             let span = |(session, text): (usize, &Vec<u32>)| Span {
                 session,
                 position: test.depth + number,
                 tokens: vec![text[number]],
                 logits: true,
             };
-            let spans: Vec<Span> = texts.iter().enumerate().map(span).collect();
+            texts.iter().enumerate().map(span).collect()
+        };
+        for number in 0..test.tokens {
             let mut round = Duration::ZERO;
-            for part in spans.chunks(at_once) {
-                let cost = self.subject.step(part.to_vec())?;
+            if test.sessions <= at_once {
+                if number == 0 {
+                    self.subject.start(spans_of(0))?;
+                }
+                if number + 1 < test.tokens {
+                    self.subject.start(spans_of(number + 1))?;
+                }
+                let cost = self.subject.finish()?;
                 round += cost.time;
                 steps.costs.push(cost);
+            } else {
+                for part in spans_of(number).chunks(at_once) {
+                    let cost = self.subject.step(part.to_vec())?;
+                    round += cost.time;
+                    steps.costs.push(cost);
+                }
             }
             steps.between.extend((0..test.sessions).map(|_| round));
         }
@@ -272,12 +288,16 @@ impl RandomTokens {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// Takes a second for each token of a step, and keeps what it was asked.
     #[derive(Default)]
     struct FakeSubject {
         asked: Vec<Vec<Span>>,
+        /// Tokens of the steps that run.
+        running: VecDeque<usize>,
     }
 
     impl Subject for FakeSubject {
@@ -293,9 +313,15 @@ mod tests {
             2
         }
 
-        fn step(&mut self, spans: Vec<Span>) -> Result<Cost, LocalError> {
-            let tokens: usize = spans.iter().map(|span| span.tokens.len()).sum();
+        fn start(&mut self, spans: Vec<Span>) -> Result<(), LocalError> {
+            self.running.push_back(spans.iter().map(|span| span.tokens.len()).sum());
+            assert!(self.running.len() <= 2, "one step ahead");
             self.asked.push(spans);
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<Cost, LocalError> {
+            let tokens = self.running.pop_front().expect("a step was started");
             Ok(Cost { time: Duration::from_secs(tokens as u64), host: Duration::from_micros(20) })
         }
 
@@ -341,13 +367,22 @@ mod tests {
     fn a_round_of_generation_takes_as_many_steps_as_logits_need() {
         let test = Test { kind: Kind::Generate, tokens: 4, depth: 0, sessions: 3 };
         let (result, asked) = measure(test);
-        assert_eq!(asked.len(), 2 * (1 + 4 + 4), "a warm-up of one token");
-        assert_eq!(outline(&asked[4]), [(0, 1, 1, true), (1, 1, 1, true)]);
-        assert_eq!(outline(&asked[5]), [(2, 1, 1, true)]);
+        assert_eq!(asked.len(), 2 * (2 + 4 + 4), "a warm-up of two tokens");
+        assert_eq!(outline(&asked[6]), [(0, 1, 1, true), (1, 1, 1, true)]);
+        assert_eq!(outline(&asked[7]), [(2, 1, 1, true)]);
         let itl = result.itl_ms.expect("measured");
         assert_eq!((itl.p50, itl.p99), (3e3, 3e3));
         assert_eq!((result.median, result.host_us.p50), (1.0, 20.0));
         assert_eq!((result.ttft_ms, result.test.as_str()), (None, "tg4 x 3"));
         assert_eq!(asked[0][0].tokens[0], 99, "a context opens with BOS");
+    }
+
+    #[test]
+    fn where_one_step_has_all_sessions_the_next_is_started_before_it_ends() {
+        let test = Test { kind: Kind::Generate, tokens: 3, depth: 2, sessions: 2 };
+        let (result, asked) = measure(test);
+        assert_eq!((asked.len(), result.steps), (2 + 3 + 3, 3));
+        assert_eq!(outline(&asked[4]), [(0, 4, 1, true), (1, 4, 1, true)]);
+        assert_eq!(result.itl_ms.expect("measured").p50, 2e3);
     }
 }

@@ -1,10 +1,12 @@
 //! What is measured: contexts of a model on a device, and steps over them.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::meter::{MeterHandle, Submission};
 use crate::cli::local::LocalError;
-use crate::engine::Opened;
+use crate::engine::{Flight, Opened, Results, Wanted};
+use crate::kernels::sampling::Row;
 use crate::kernels::work::Positions;
 use crate::kv_cache::KvLease;
 use crate::scheduler::{Batch, TokenSpan};
@@ -25,7 +27,7 @@ pub(super) struct Span {
 /// What a step cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cost {
-    /// From the tokens to the logits.
+    /// From the end of the step before, or where none ran from its start, to the chosen tokens.
     pub(super) time: Duration,
     /// Processor time of this thread within it, but for waiting.
     pub(super) host: Duration,
@@ -43,11 +45,27 @@ pub(super) trait Subject {
     /// Most tokens of a step whose logits are wanted.
     fn logit_rows_max(&self) -> usize;
 
-    /// Runs one step: at most one span of each session.
+    /// Starts a step: at most one span of each session. One more may be started before it is
+    /// finished.
     ///
     /// # Errors
     /// The device failed.
-    fn step(&mut self, spans: Vec<Span>) -> Result<Cost, LocalError>;
+    fn start(&mut self, spans: Vec<Span>) -> Result<(), LocalError>;
+
+    /// Waits for the step that was started first, and for the tokens that the device chose.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn finish(&mut self) -> Result<Cost, LocalError>;
+
+    /// Runs one step by itself.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn step(&mut self, spans: Vec<Span>) -> Result<Cost, LocalError> {
+        self.start(spans)?;
+        self.finish()
+    }
 
     /// What was submitted since this was asked last.
     fn take_submissions(&mut self) -> Vec<Submission>;
@@ -58,6 +76,10 @@ pub(super) struct ModelSubject {
     opened: Opened,
     leases: Vec<KvLease>,
     meter: MeterHandle,
+    /// Steps that run, the oldest first.
+    flying: VecDeque<Flight>,
+    /// When the last step was finished, or started where none ran; and the work of this thread then.
+    since: (Instant, Duration),
 }
 
 impl ModelSubject {
@@ -75,7 +97,8 @@ impl ModelSubject {
             kv.grow(executor, &mut lease, 0, context_tokens)??;
             leases.push(lease);
         }
-        Ok(Self { opened, leases, meter })
+        let (flying, since) = (VecDeque::new(), (Instant::now(), Duration::ZERO));
+        Ok(Self { opened, leases, meter, flying, since })
     }
 }
 
@@ -92,7 +115,7 @@ impl Subject for ModelSubject {
         self.opened.runner.model().limits().logit_rows_max
     }
 
-    fn step(&mut self, spans: Vec<Span>) -> Result<Cost, LocalError> {
+    fn start(&mut self, spans: Vec<Span>) -> Result<(), LocalError> {
         let positions = spans
             .iter()
             .map(|span| Positions { first: span.position as u64, count: span.tokens.len() as u64 });
@@ -104,10 +127,22 @@ impl Subject for ModelSubject {
             logits: usize::from(span.logits),
         });
         let batch = Batch { spans: spans.collect() };
-        let (started, worked) = (Instant::now(), self.meter.working_cpu());
-        self.opened.runner.step(&batch)?;
-        let host = self.meter.working_cpu().saturating_sub(worked);
-        Ok(Cost { time: started.elapsed(), host })
+        if self.flying.is_empty() {
+            self.since = (Instant::now(), self.meter.working_cpu());
+        }
+        let row = Row::best(self.vocab_size() as u32);
+        let wanted = vec![Wanted { row, penalties: Vec::new() }; batch.logit_count()];
+        let flight = self.opened.runner.start(&batch, &[], Results::Tokens(&wanted))?;
+        self.flying.push_back(flight);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Cost, LocalError> {
+        let flight = self.flying.pop_front().expect("a step was started");
+        self.opened.runner.finish(flight)?;
+        let (since, worked) = self.since;
+        self.since = (Instant::now(), self.meter.working_cpu());
+        Ok(Cost { time: self.since.0 - since, host: self.since.1.saturating_sub(worked) })
     }
 
     fn take_submissions(&mut self) -> Vec<Submission> {
