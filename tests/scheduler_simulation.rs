@@ -124,7 +124,12 @@ impl Simulation {
             return true;
         }
         let work: Vec<Work> = self.running.iter().map(|at| self.jobs[*at].work()).collect();
-        let limits = StepLimits { tokens_max: 512, rows_max: PLACES, slice_tokens: SLICE };
+        let limits = StepLimits {
+            tokens_max: 512,
+            rows_max: PLACES,
+            slice_tokens: SLICE,
+            joined_tokens: SLICE / 4,
+        };
         let shares = plan(&self.fair, &work, limits);
         assert!(!shares.is_empty(), "there is work, and nothing is done");
         let tokens: usize = shares.iter().map(|share| share.tokens).sum();

@@ -94,6 +94,7 @@ impl Worker {
             tokens_max: limits.tokens_max,
             rows_max: limits.logit_rows_max,
             slice_tokens: self.slices.of(decodes).tokens(),
+            joined_tokens: self.slices.of(true).tokens(),
         };
         let shares = plan(&self.fair, &work, limits);
         for Share { work: index, tokens, .. } in &shares {

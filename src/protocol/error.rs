@@ -138,12 +138,8 @@ impl From<AdmitError> for ErrorObject {
                 ErrorCode::CONTEXT_FULL,
                 json!({"prompt_tokens": prompt_tokens, "context_tokens": context_tokens}),
             ),
-            AdmitError::UnknownSession(session) => {
-                (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
-            }
-            AdmitError::UnknownSessionName(session) => {
-                (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
-            }
+            AdmitError::UnknownSession(number) => unknown_session(&json!(number)),
+            AdmitError::UnknownSessionName(name) => unknown_session(&json!(name)),
             AdmitError::SessionBusy(session) => {
                 (ErrorCode::SESSION_BUSY, json!({"session": session}))
             }
@@ -199,6 +195,10 @@ impl From<AdmitError> for ErrorObject {
         let data = (!data.is_null()).then_some(data);
         Self { code, message, data }
     }
+}
+
+fn unknown_session(session: &Value) -> (ErrorCode, Value) {
+    (ErrorCode::UNKNOWN_SESSION, json!({"session": session}))
 }
 
 fn sampling_data(error: &SamplingError) -> Value {

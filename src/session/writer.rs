@@ -77,7 +77,7 @@ fn work(jobs: &Receiver<Job>) {
         match job {
             Job::Write { saved, path, durable, done } => done(saved.write(&path, durable)),
             Job::Remove(path) => {
-                let _ = fs::remove_file(path); // most are not there; a leftover goes at the next start
+                let _ = fs::remove_file(path); // a leftover goes at the next start
             }
             Job::Flush(reply) => {
                 let _ = reply.send(()); // whoever asked may have given up

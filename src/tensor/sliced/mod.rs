@@ -9,8 +9,8 @@
 //! quads[(tile * units + unit) * tile_quads + i]
 //! ```
 //!
-//! Most types are sliced bit by bit (`bits.rs`): a word holds the bits of a column for all rows of a
-//! group. The others are sliced word by word (`words.rs`): eight neighbouring words are of eight
+//! Most types are sliced bit by bit (`bits.rs`): a word holds the bits of a column for all rows of
+//! a group. The others are sliced word by word (`words.rs`): eight neighbouring words are of eight
 //! rows. Slicing is a permutation of the bits that [`Layout`] packs for one row: nothing is lost,
 //! and no byte is added. `shaders/include/sliced.glsl` is the other end.
 
