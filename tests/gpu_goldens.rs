@@ -86,8 +86,8 @@ fn variants_without_subgroup_operations_give_them_too() {
     }
 }
 
-/// Software drivers never take narrower numbers by themselves: the device says that it is a GPU, which
-/// has no use for sliced weights.
+/// Software drivers never take narrower numbers by themselves: the device says that it is a GPU,
+/// which has no use for sliced weights.
 fn check_narrow(path: &Path, tier: Tier) -> f32 {
     let executor = device::open(false);
     let messages = executor.messages();

@@ -112,8 +112,8 @@ impl PageLayout {
         Self::new(caps, self.kv_heads, self.head_dim, self.format)
     }
 
-    /// Whole pages of this layout as those of quads, the form in which caches leave the device: a file
-    /// or another device may be their next place.
+    /// Whole pages of this layout as those of quads, the form in which caches leave the device: a
+    /// file or another device may be their next place.
     pub fn keys_to_quads(&self, pages: &mut [u8]) {
         self.reorder_keys(pages, |own, quad| (own, quad));
     }

@@ -44,8 +44,8 @@ pub struct Share {
 /// Chooses the next step, the most deserving first. Nothing is charged: that is for who runs it.
 ///
 /// Decoding comes before any prompt, and every decoder is part of every step as long as the rows
-/// of logits suffice; the rest of the step is a slice of prompts, in the order of fairness. A prompt
-/// joins a more urgent one only as long as that one's first token is not held up by it.
+/// of logits suffice; the rest of the step is a slice of prompts, in the order of fairness. A
+/// prompt joins a more urgent one only as long as that one's first token is not held up by it.
 #[must_use]
 pub fn plan(fair: &Fairness, work: &[Work], limits: StepLimits) -> Vec<Share> {
     let claims: Vec<Claim> = work.iter().map(|work| work.claim).collect();
