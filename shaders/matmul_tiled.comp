@@ -1,10 +1,8 @@
 // matmul_tiled: y[t, m] = epilogue(factor[t] * sum_k W[m, k] * x[t, k]) for many tokens, in f16.
 //
-// A workgroup makes a tile of R groups of LANES rows and TOKENS columns. Block after block of 32
-// columns of K, its weights are unpacked to f16 in shared memory, with the columns' activations
-// beside them (narrowed by narrow.comp); the next block is loaded while one is multiplied. MATRIX:
-// subgroups multiply fragments with the device's matrix units, summing in f32. Else each lane has
-// R rows and TOKENS / SPLIT columns, and sums the products of a block in f16, blocks in f32.
+// Tiles as in include/tile.glsl; x was narrowed by narrow.comp. MATRIX: subgroups multiply
+// fragments with the device's matrix units, summing in f32. Else each lane has R rows and
+// TOKENS / SPLIT columns, and sums the products of a block in f16, blocks in f32.
 //
 // Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1)
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
@@ -16,8 +14,7 @@
 // Needs      f16 arithmetic; R even; shared memory 160 * (R * LANES + TOKENS) bytes. MATRIX:
 //            cooperative matrices of M x N x K with f32 sums, whose columns and rows together
 //            fill the tile, and whose results fit that memory; else TOKENS a multiple of SPLIT
-// Numerics   weights and x in f16; MATRIX within 1e-3 of the twin relative to the root of
-//            sum (w x)^2, else within 4e-3
+// Numerics   weights and x in f16; within 2e-4 of the twin (MATRIX) or 4e-4 relative to sum |w x|
 //
 // Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
 // Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
@@ -69,90 +66,33 @@ layout(std430, binding = 3) buffer Y { float y[]; };
 layout(std430, binding = 4) readonly buffer Factors { float factors[]; };
 layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
 
-#if MATRIX
-#define OWN_GROUPS 2
-#endif
-#include "weights.glsl"
-#include "epilogue.glsl"
-
 // A row's block in shared memory: four quads of f16, and one that keeps the rows that lanes read
 // together out of one another's banks.
 const uint ROW_QUADS = 5;
-const uint ROWS = R * LANES;
-const uint STAGE_QUADS = (ROWS + TOKENS) * ROW_QUADS;
-const uint THREADS = LANES * SPLIT;
-// What a lane loads of a block: of W, and of x.
-const uint OWN_ROWS = (R + SPLIT - 1) / SPLIT;
-const uint OWN_QUADS = (TOKENS * 4 + THREADS - 1) / THREADS;
-
-// Two stages: one that is multiplied, one that is filled.
-shared uvec4 tile[2 * STAGE_QUADS];
-
-// A lane's part of the block that is being loaded.
-UnitHead own_heads[OWN_ROWS];
-Block own_weights[OWN_ROWS];
-uvec4 own_x[OWN_QUADS];
-
-void fetch(uint block) {
-    const uint unit = block / BLOCKS_PER_UNIT;
-    [[unroll]] for (uint own = 0; own < OWN_ROWS; own++) {
-        const uint wanted = gl_WorkGroupID.y * R + own * SPLIT + gl_LocalInvocationID.y;
-        const uint at = (min(wanted, groups - 1) * units + unit) * LANES;
-        const uint quad_at = at * QUADS + gl_LocalInvocationID.x;
-        const uint word_at = at * WORDS + gl_LocalInvocationID.x;
-#if QUANTISED
-        own_heads[own] = load_unit(quad_at, word_at);
+#define X_QUADS 4
+#if MATRIX
+#define OWN_GROUPS 2
 #endif
-        own_weights[own] = load_block(quad_at, word_at, block % BLOCKS_PER_UNIT);
-    }
-    [[unroll]] for (uint own = 0; own < OWN_QUADS; own++) {
-        const uint i = own * THREADS + gl_LocalInvocationID.y * LANES + gl_LocalInvocationID.x;
-        const uint token = min(gl_WorkGroupID.x * TOKENS + i / 4, token_count - 1);
-        own_x[own] = x[token * x_stride + block * 4 + i % 4];
-    }
-}
+#include "tile.glsl"
 
 uvec4 pack_halves(vec4 a, vec4 b) {
     return uvec4(packFloat2x16(f16vec2(a.xy)), packFloat2x16(f16vec2(a.zw)),
         packFloat2x16(f16vec2(b.xy)), packFloat2x16(f16vec2(b.zw)));
 }
 
-// Puts what was fetched of a block into the stage that begins at quad `stage`.
-void put(uint block, uint stage) {
-    [[unroll]] for (uint own = 0; own < OWN_ROWS; own++) {
-        const uint group = own * SPLIT + gl_LocalInvocationID.y;
-        const uint at = stage + (group * LANES + gl_LocalInvocationID.x) * ROW_QUADS;
-        if (group < R) {
-            [[unroll]] for (uint i = 0; i < 4; i++) {
+void put_row(uint own, uint block, uint at) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
 #if QUANTISED
-                const int part = int(i * SCALES / 4);
-                const vec2 scale = block_scale(own_heads[own], 0, block % BLOCKS_PER_UNIT, part);
-                const vec4 factor = scale.x * PRESCALE;
-                tile[at + i] = pack_halves(
-                    expand(own_weights[own].u[2 * i]) * factor + scale.y,
-                    expand(own_weights[own].u[2 * i + 1]) * factor + scale.y);
+        const int part = int(i * SCALES / 4);
+        const vec2 scale = block_scale(own_heads[own], 0, block % BLOCKS_PER_UNIT, part);
+        const vec4 factor = scale.x * PRESCALE;
+        tile[at + i] = pack_halves(expand(own_weights[own].u[2 * i]) * factor + scale.y,
+            expand(own_weights[own].u[2 * i + 1]) * factor + scale.y);
 #else
-                tile[at + i] =
-                    pack_halves(own_weights[own].w[2 * i], own_weights[own].w[2 * i + 1]);
+        tile[at + i] = pack_halves(own_weights[own].w[2 * i], own_weights[own].w[2 * i + 1]);
 #endif
-            }
-        }
-    }
-    [[unroll]] for (uint own = 0; own < OWN_QUADS; own++) {
-        const uint i = own * THREADS + gl_LocalInvocationID.y * LANES + gl_LocalInvocationID.x;
-        if (i < TOKENS * 4) {
-            tile[stage + (ROWS + i / 4) * ROW_QUADS + i % 4] = own_x[own];
-        }
     }
 }
-
-// Writes a column of the tile for `count` groups of its rows, from `group` on.
-#define WRITE(sums, group, column) \
-    if (gl_WorkGroupID.x * TOKENS + (column) < token_count) { \
-        const uint token = gl_WorkGroupID.x * TOKENS + (column); \
-        write_column(sums, gl_WorkGroupID.y * R + (group), gl_LocalInvocationID.x, \
-            factors[token], token * y_stride + y_offset); \
-    }
 
 #if MATRIX
 
@@ -213,7 +153,7 @@ void finish() {
                 const uint row = (group + r) * LANES + gl_LocalInvocationID.x;
                 pair[r] = uintBitsToFloat(tile[from * COLUMN_QUADS + row / 4][row % 4]);
             }
-            WRITE(pair, group, (from / N * COLUMN_FRAGMENTS + j) * N + from % N)
+            write_tile(pair, group, (from / N * COLUMN_FRAGMENTS + j) * N + from % N);
         }
         barrier(); // they have been read
     }
@@ -221,28 +161,15 @@ void finish() {
 
 #else
 
-const uint COLUMNS = TOKENS / SPLIT;
-
-float sums[R][COLUMNS];
-
-void clear() {
-    [[unroll]] for (uint t = 0; t < COLUMNS; t++) {
-        [[unroll]] for (uint r = 0; r < R; r++) {
-            sums[r][t] = 0.0;
-        }
-    }
-}
-
 void multiply(uint stage) {
     f16vec2 products[R][COLUMNS];
     [[unroll]] for (uint i = 0; i < 4; i++) {
         uvec4 w[R];
         [[unroll]] for (uint r = 0; r < R; r++) {
-            w[r] = tile[stage + (r * LANES + gl_LocalInvocationID.x) * ROW_QUADS + i];
+            w[r] = tile[row_at(stage, r) + i];
         }
         [[unroll]] for (uint t = 0; t < COLUMNS; t++) {
-            const uint column = gl_LocalInvocationID.y * COLUMNS + t;
-            const uvec4 v = tile[stage + (ROWS + column) * ROW_QUADS + i];
+            const uvec4 v = tile[column_at(stage, t) + i];
             [[unroll]] for (uint r = 0; r < R; r++) {
                 [[unroll]] for (uint pair = 0; pair < 4; pair++) {
                     const f16vec2 a = unpackFloat2x16(w[r][pair]);
@@ -259,33 +186,10 @@ void multiply(uint stage) {
     }
 }
 
-void finish() {
-    [[unroll]] for (uint t = 0; t < COLUMNS; t++) {
-        float column[R];
-        [[unroll]] for (uint r = 0; r < R; r++) {
-            column[r] = sums[r][t];
-        }
-        WRITE(column, 0, gl_LocalInvocationID.y * COLUMNS + t)
-    }
-}
-
 #endif
 
 void main() {
     clear();
-    fetch(0);
-    put(0, 0);
-    barrier(); // the first block is there
-    for (uint block = 0; block < blocks; block++) {
-        const uint next = block + 1;
-        if (next < blocks) {
-            fetch(next);
-        }
-        multiply(block % 2 * STAGE_QUADS);
-        if (next < blocks) {
-            put(next, next % 2 * STAGE_QUADS);
-        }
-        barrier(); // the next block is there, and this one has been read
-    }
+    multiply_all();
     finish();
 }

@@ -105,7 +105,7 @@ pub enum Numerics {
     #[default]
     Exact,
     /// Speed alone, as long as the results are those of the reference but for rounding; products of
-    /// many tokens may be of f16.
+    /// many tokens may be of f16, or of bytes.
     Fastest,
 }
 

@@ -117,11 +117,13 @@ pub enum Tier {
     Matrix,
     /// f16, with f32 sums of short f16 ones (`matmul_tiled`).
     Half,
+    /// Bytes, with f32 sums of blocks (`matmul_bytes`).
+    Bytes,
 }
 
 impl Tier {
     /// All of them; their order is that of their numbers.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Matrix, Self::Half];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Matrix, Self::Half, Self::Bytes];
 
     /// Its name, as kernels have it.
     #[must_use]
@@ -130,6 +132,7 @@ impl Tier {
             Self::Scalar => "scalar",
             Self::Matrix => "matrix",
             Self::Half => "half",
+            Self::Bytes => "bytes",
         }
     }
 }

@@ -1,11 +1,12 @@
-//! `shaders/matmul_tiled.comp`: products of many tokens in f16, by matrix units or without.
+//! `shaders/matmul_tiled.comp`: products of many tokens in f16, by matrix units or without; and
+//! which tiers there are beside that of f32, `shaders/matmul_bytes.comp` included.
 //!
 //! A product is recorded in f32 first; what is here makes two dispatches of it: one that narrows x
 //! (`narrow`), and one that multiplies tiles.
 
 use super::matmul::{Operands, Params, Shape, Tier};
 use super::narrow::{self, Narrowed};
-use super::{by_name, spirv};
+use super::{by_name, matmul_bytes, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, MatrixUnits};
 
 const _: () = assert!(spirv::MATMUL_TILED_Q4_0_MATRIX_PUSH_BYTES as usize == size_of::<Params>());
@@ -14,6 +15,9 @@ const _: () = assert!(spirv::MATMUL_TILED_Q4_0_MATRIX_SPECS == 13);
 const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_BINDINGS == 6);
 const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_SPECS == 8);
+
+/// All tiers but that of f32.
+pub const NARROW_TIERS: [Tier; 3] = [Tier::Matrix, Tier::Half, Tier::Bytes];
 
 /// Fewer tokens do not fill a tile.
 pub const TOKENS_MIN: u32 = 16;
@@ -29,9 +33,13 @@ const WORKGROUPS_WANTED: u32 = 96;
 /// Columns of a lane, in the tier without matrix units.
 const COLUMNS: u32 = 8;
 
-/// Bytes of a block of 32 in shared memory, and how many blocks of a row are there.
+/// Bytes of a block of 32 in shared memory, with f16, and how many blocks of a row are there.
 const BLOCK_BYTES: u32 = 80;
 const STAGES: u32 = 2;
+
+fn block_bytes(tier: Tier) -> u32 {
+    if tier == Tier::Bytes { matmul_bytes::BLOCK_BYTES } else { BLOCK_BYTES }
+}
 
 /// Whether a device offers a tier.
 #[must_use]
@@ -40,13 +48,14 @@ pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
         Tier::Scalar => true,
         Tier::Matrix => caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some(),
         Tier::Half => caps.half_arithmetic && caps.subgroup_ops,
+        Tier::Bytes => caps.byte_products_fast && caps.subgroup_ops,
     }
 }
 
 /// Whether a device offers any tier but that of f32.
 #[must_use]
 pub fn is_any_offered(caps: &Capabilities) -> bool {
-    [Tier::Matrix, Tier::Half].iter().any(|tier| is_offered(caps, *tier))
+    NARROW_TIERS.iter().any(|tier| is_offered(caps, *tier))
 }
 
 /// The kernel of a tier for a product recorded in f32; `None` where its weights have none, or it
@@ -54,8 +63,11 @@ pub fn is_any_offered(caps: &Capabilities) -> bool {
 fn kernel(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Option<&'static Kernel> {
     let name = product.kernel.name.strip_prefix("matmul_")?;
     let format = name.trim_end_matches("_pointers").trim_end_matches("_shared");
-    let kernel = by_name(&format!("matmul_tiled_{format}_{}", tier.name()))?;
-    let avoided = caps.avoids(kernel) || caps.avoids(&spirv::NARROW);
+    let kernel = match tier {
+        Tier::Bytes => by_name(&format!("matmul_bytes_{format}")),
+        _ => by_name(&format!("matmul_tiled_{format}_{}", tier.name())),
+    }?;
+    let avoided = caps.avoids(kernel) || caps.avoids(narrow::kernel(tier));
     (!avoided).then_some(kernel)
 }
 
@@ -109,7 +121,7 @@ fn shape(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Option<Shap
 fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
     let rows = shape.rows * caps.lanes;
     let fits = shape.split * caps.lanes <= caps.workgroup_invocations_max
-        && STAGES * BLOCK_BYTES * (rows + shape.tokens) <= caps.shared_bytes_max;
+        && STAGES * block_bytes(shape.tier) * (rows + shape.tokens) <= caps.shared_bytes_max;
     let divides = match shape.tier {
         Tier::Scalar => false,
         Tier::Matrix => Spread::of_shape(caps, shape).is_some_and(|spread| {
@@ -118,7 +130,7 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
             spread.across * units.n * (4 * rows + 16)
                 <= STAGES * BLOCK_BYTES * (rows + shape.tokens)
         }),
-        Tier::Half => shape.tokens.is_multiple_of(shape.split),
+        Tier::Half | Tier::Bytes => shape.tokens.is_multiple_of(shape.split),
     };
     is_offered(caps, shape.tier) && fits && divides && shape.rows.is_multiple_of(2)
 }
@@ -139,8 +151,9 @@ pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape>
     found
 }
 
-/// The shape for a product recorded in f32 that may be made of narrower numbers: the largest tile of
-/// which there are enough. Software drivers have no use for any.
+/// The shape for a product recorded in f32 that may be made of narrower numbers: the largest tile
+/// of which there are enough. Bytes are less exact: only the tuner takes them. Software drivers
+/// have no use for any.
 #[must_use]
 pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
     if caps.is_cpu() {
@@ -165,9 +178,9 @@ pub fn tiled(
     room: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     let kernel = kernel(caps, product, shape.tier).filter(|_| is_possible(caps, shape))?;
-    let narrowed = Narrowed::place(product, room)?;
     let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
-    params.x_stride = params.blocks * 4;
+    params.x_stride = params.blocks * if shape.tier == Tier::Bytes { 3 } else { 4 };
+    let narrowed = Narrowed::place(product, u64::from(params.x_stride) * 16, room)?;
     let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
     let has_bias = product.spec[6];
     let mut spec =
@@ -186,5 +199,5 @@ pub fn tiled(
         pointers: 0,
         groups: [params.tokens.div_ceil(shape.tokens), params.groups.div_ceil(shape.rows), 1],
     };
-    Some([narrow::of_product(caps, product, &narrowed), tiles])
+    Some([narrow::of_product(caps, product, shape.tier, &narrowed), tiles])
 }

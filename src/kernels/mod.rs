@@ -8,6 +8,7 @@ pub mod gather_rows;
 pub mod glu;
 pub mod layer_norm;
 pub mod matmul;
+pub mod matmul_bytes;
 pub mod matmul_experts;
 pub mod matmul_sliced;
 pub mod matmul_tiled;

@@ -1,10 +1,10 @@
-//! `shaders/narrow.comp`: rows of x in f16, before products that multiply such numbers.
+//! `shaders/narrow.comp`: rows of x in f16 or bytes, before products that multiply such numbers.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{self, Operands};
+use super::matmul::{self, Operands, Tier};
 use super::spirv;
-use crate::gpu::{BufferSlice, Capabilities, Dispatch};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel};
 
 /// Largest alignment that a device may ask of a bound offset.
 const ALIGN: u64 = 256;
@@ -19,13 +19,13 @@ pub struct Params {
     pub epsilon: f32,
 }
 
-const _: () = assert!(spirv::NARROW_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::NARROW_BINDINGS == 4 && spirv::NARROW_SPECS == 4);
+const _: () = assert!(spirv::NARROW_HALF_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::NARROW_HALF_BINDINGS == 4 && spirv::NARROW_HALF_SPECS == 4);
 
 /// Rows of x, narrowed, and what products with them have to be multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Narrowed {
-    /// f16 `[tokens, K]`.
+    /// f16 `[tokens, K]`, or blocks of bytes with their scales `[tokens, K / 32]`.
     pub x: BufferSlice,
     /// f32 `[tokens]`.
     pub factors: BufferSlice,
@@ -36,30 +36,41 @@ fn factor_bytes(tokens: u64) -> u64 {
     (tokens * 4).next_multiple_of(ALIGN)
 }
 
-/// Bytes that so many rows of `row_len` values take, factors included.
+/// Most bytes that so many rows of `row_len` values take, factors included.
 #[must_use]
 pub fn bytes(tokens: u64, row_len: u64) -> u64 {
     factor_bytes(tokens) + tokens * row_len * 2
 }
 
 impl Narrowed {
-    /// Where the rows of a product's x go in `room`; `None` where they do not fit.
+    /// Where the rows of a product's x go in `room`, a row of `row_bytes`; `None` where they do not
+    /// fit.
     #[must_use]
-    pub fn place(product: &Dispatch, room: BufferSlice) -> Option<Self> {
+    pub fn place(product: &Dispatch, row_bytes: u64, room: BufferSlice) -> Option<Self> {
         let params: matmul::Params = bytemuck::pod_read_unaligned(&product.push);
-        let (tokens, row_len) = (u64::from(params.tokens), u64::from(params.blocks) * 32);
-        if bytes(tokens, row_len) > room.bytes {
+        let tokens = u64::from(params.tokens);
+        let first = factor_bytes(tokens);
+        if first + tokens * row_bytes > room.bytes {
             return None;
         }
-        let first = factor_bytes(tokens);
         let part = |offset, bytes| BufferSlice { offset: room.offset + offset, bytes, ..room };
-        Some(Self { x: part(first, tokens * row_len * 2), factors: part(0, tokens * 4) })
+        Some(Self { x: part(first, tokens * row_bytes), factors: part(0, tokens * 4) })
     }
+}
+
+/// The kernel that narrows for a tier.
+pub(super) fn kernel(tier: Tier) -> &'static Kernel {
+    if tier == Tier::Bytes { &spirv::NARROW_BYTES } else { &spirv::NARROW_HALF }
 }
 
 /// The dispatch that narrows the x of a product in f32, its norm included.
 #[must_use]
-pub fn of_product(caps: &Capabilities, product: &Dispatch, narrowed: &Narrowed) -> Dispatch {
+pub fn of_product(
+    caps: &Capabilities,
+    product: &Dispatch,
+    tier: Tier,
+    narrowed: &Narrowed,
+) -> Dispatch {
     let params: matmul::Params = bytemuck::pod_read_unaligned(&product.push);
     let Operands { x, gain, .. } = Operands::of(product);
     let norm = product.spec[5];
@@ -68,7 +79,7 @@ pub fn of_product(caps: &Capabilities, product: &Dispatch, narrowed: &Narrowed) 
     let split_max = (caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
     let push = Params { x_stride: params.x_stride, blocks: params.blocks, epsilon: params.epsilon };
     Dispatch {
-        kernel: &spirv::NARROW,
+        kernel: kernel(tier),
         spec: vec![caps.lanes, if caps.is_cpu() { 1 } else { split.min(split_max) }, 1, norm],
         bindings: vec![x, if norm == 1 { gain } else { x }, narrowed.x, narrowed.factors],
         push: bytemuck::bytes_of(&push).to_vec(),

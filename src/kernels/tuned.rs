@@ -5,7 +5,7 @@
 //! them is the engine's matter.
 
 use super::matmul::{Params, Shape, Tier};
-use super::matmul_tiled;
+use super::matmul_tiled::{self, NARROW_TIERS};
 use crate::gpu::{BufferSlice, Capabilities, Choice, Command, Dispatch, Recording, Work};
 
 /// Most tokens that works are told apart by.
@@ -18,7 +18,7 @@ pub const TOKENS: [u32; 7] = [1, 2, 4, 8, 16, 32, TOKENS_MAX];
 #[must_use]
 pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     let name = dispatch.kernel.name;
-    let other = name.contains("_experts") || name.contains("_tiled");
+    let other = ["_experts", "_tiled", "_bytes"].iter().any(|part| name.contains(part));
     if !name.starts_with("matmul_") || other {
         return None;
     }
@@ -105,7 +105,7 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
     shapes.reverse();
     shapes.truncate(CANDIDATES_MAX);
     if other_orders {
-        for tier in [Tier::Matrix, Tier::Half] {
+        for tier in NARROW_TIERS {
             shapes.extend(matmul_tiled::shapes(caps, dispatch, tier));
         }
     }

@@ -137,9 +137,11 @@ fn of_matmul(dispatch: &Dispatch) -> Work {
     let y_bytes = 4 * tokens * u64::from(params.rows);
     let residual = dispatch.spec[7] == matmul::Epilogue::Residual as u32;
     let words_bytes = if words == quads { 0 } else { words.bytes };
-    let x_bytes = match dispatch.kernel.name.starts_with("matmul_tiled") {
-        true => 2 * tokens * columns + 4 * tokens,
-        false => 4 * tokens * columns,
+    let name = dispatch.kernel.name;
+    let x_bytes = if name.starts_with("matmul_tiled") || name.starts_with("matmul_bytes") {
+        4 * tokens + 16 * tokens * u64::from(params.x_stride)
+    } else {
+        4 * tokens * columns
     };
     let optional = [(norm, gain.bytes), (has_bias, bias.bytes), (residual, y_bytes)];
     let optional: u64 = optional.iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes).sum();
@@ -157,7 +159,7 @@ fn of_narrow(dispatch: &Dispatch) -> Work {
     let norm = dispatch.spec[3] == 1;
     Work {
         read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
-        written_bytes: rows * (2 * columns + 4),
+        written_bytes: dispatch.bindings[2].bytes + 4 * rows,
         flops: rows * columns * if norm { 4 } else { 1 },
     }
 }

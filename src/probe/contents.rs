@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::shrink::{Piece, shrink};
-use super::values::{Difference, Kind, compare};
+use super::values::{Difference, Kind, compare, tolerance};
 use crate::gpu::{
     Access, BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Dispatch, Executor,
     Recording,
@@ -165,7 +165,13 @@ impl Probe {
     pub fn compare(&self, found: &[Vec<u8>], wanted: &[Vec<u8>]) -> Option<Difference> {
         let pairs = self.outputs().zip(found.iter().zip(wanted));
         pairs.into_iter().find_map(|((binding, before), (found, wanted))| {
-            compare(Kind::of(self.dispatch(), binding), before, found, wanted)
+            compare(
+                Kind::of(self.dispatch(), binding),
+                tolerance(self.dispatch()),
+                before,
+                found,
+                wanted,
+            )
         })
     }
 

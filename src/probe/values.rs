@@ -5,12 +5,21 @@ use std::fmt;
 use half::f16;
 
 use crate::gpu::Dispatch;
+use crate::kernels::matmul_bytes;
 
 /// Largest difference of two values, as a part of the larger of the value itself and of the root
 /// mean square of all that was written. Sums of a few thousand products in two orders, and a
 /// driver's own exponentials, differ by less than a tenth of it; one product left out of a thousand
 /// by more.
 const TOLERANCE: f32 = 4e-3;
+
+/// The same where activations were rounded to bytes.
+const TOLERANCE_BYTES: f32 = 3e-2;
+
+/// The tolerance for what a dispatch makes.
+pub(super) fn tolerance(dispatch: &Dispatch) -> f32 {
+    if dispatch.kernel.name.starts_with("matmul_bytes") { TOLERANCE_BYTES } else { TOLERANCE }
+}
 
 /// The number format of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +30,8 @@ pub(super) enum Kind {
     U32,
     /// Bytes of which each may be off by one: quants.
     Bytes,
+    /// Blocks of 32 quants that may be off by one, their scale, and the sums of both halves.
+    Narrowed,
 }
 
 impl Kind {
@@ -32,6 +43,8 @@ impl Kind {
                 1 => Self::F16,
                 _ => Self::Bytes,
             },
+            2 if name == "narrow_half" => Self::F16,
+            2 if name == "narrow_bytes" => Self::Narrowed,
             1 if name.starts_with("moe_route") => Self::U32,
             1 if name.starts_with("moe_lists") => Self::U32,
             2 if name == "maxima" => Self::U32,
@@ -61,6 +74,7 @@ impl fmt::Display for Difference {
 /// The worst of what differs by more than is allowed. `before`: the output before it was written.
 pub(super) fn compare(
     kind: Kind,
+    tolerance: f32,
     before: &[u8],
     found: &[u8],
     wanted: &[u8],
@@ -68,12 +82,13 @@ pub(super) fn compare(
     match kind {
         Kind::F32 => {
             let [before, found, wanted] = [before, found, wanted].map(floats);
-            compare_floats(&before, &found, &wanted)
+            compare_floats(tolerance, &before, &found, &wanted)
         }
         Kind::F16 => {
             let [before, found, wanted] = [before, found, wanted].map(halves);
-            compare_floats(&before, &found, &wanted)
+            compare_floats(tolerance, &before, &found, &wanted)
         }
+        Kind::Narrowed => compare_blocks(found, wanted),
         Kind::U32 => {
             let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             let pairs = found.chunks_exact(4).zip(wanted.chunks_exact(4));
@@ -92,7 +107,12 @@ pub(super) fn compare(
     }
 }
 
-fn compare_floats(before: &[f32], found: &[f32], wanted: &[f32]) -> Option<Difference> {
+fn compare_floats(
+    tolerance: f32,
+    before: &[f32],
+    found: &[f32],
+    wanted: &[f32],
+) -> Option<Difference> {
     let written = wanted
         .iter()
         .zip(before)
@@ -108,12 +128,34 @@ fn compare_floats(before: &[f32], found: &[f32], wanted: &[f32]) -> Option<Diffe
         if same {
             return 0.0;
         }
-        let off = (found - wanted).abs() / (TOLERANCE * wanted.abs().max(scale));
+        let off = (found - wanted).abs() / (tolerance * wanted.abs().max(scale));
         if off.is_nan() { f32::INFINITY } else { off }
     };
     let worst = found.iter().zip(wanted).map(excess).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
     let (at, _) = worst.filter(|(_, excess)| *excess > 1.0)?;
     Some(Difference { at, found: found[at].into(), wanted: wanted[at].into() })
+}
+
+fn compare_blocks(found: &[u8], wanted: &[u8]) -> Option<Difference> {
+    const BYTES: usize = matmul_bytes::BLOCK_BYTES as usize;
+    let blocks = found.chunks_exact(BYTES).zip(wanted.chunks_exact(BYTES));
+    blocks.enumerate().find_map(|(block, (found, wanted))| {
+        let quants = compare(Kind::Bytes, 0.0, &[], &found[..32], &wanted[..32]);
+        let [found, wanted] = [found, wanted].map(|block| floats(&block[32..]));
+        // Each of a half's quants may be off by one.
+        let scale = wanted[0].abs();
+        let allowed = [1e-5 * scale, 16.1 * scale, 16.1 * scale, 0.0];
+        let off = |at: &usize| {
+            let off = (found[*at] - wanted[*at]).abs();
+            found[*at].to_bits() != wanted[*at].to_bits() && (off.is_nan() || off > allowed[*at])
+        };
+        let floats = (0..4).find(off).map(|at| {
+            let [found, wanted] = [found[at], wanted[at]].map(f64::from);
+            Difference { at: 32 + 4 * at, found, wanted }
+        });
+        let difference = quants.or(floats)?;
+        Some(Difference { at: block * BYTES + difference.at, ..difference })
+    })
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -136,7 +178,7 @@ mod tests {
 
     fn differ(found: &[f32], wanted: &[f32]) -> Option<usize> {
         let before = vec![0; 4 * wanted.len()];
-        let difference = compare(Kind::F32, &before, &bytes(found), &bytes(wanted));
+        let difference = compare(Kind::F32, TOLERANCE, &before, &bytes(found), &bytes(wanted));
         difference.map(|difference| difference.at)
     }
 
@@ -150,11 +192,29 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_quants_differ_by_one_quant() {
+        let block = |quant: u8, scale: f32, sum: f32| {
+            let mut bytes = vec![quant; 32];
+            bytes.extend([scale, sum, sum, 0.0].into_iter().flat_map(f32::to_le_bytes));
+            bytes
+        };
+        let wanted = [block(9, 0.5, 72.0), block(7, 0.25, 28.0)].concat();
+        let differ = |second: Vec<u8>| {
+            let found = [block(9, 0.5, 72.0), second].concat();
+            compare(Kind::Narrowed, 0.0, &[], &found, &wanted).map(|difference| difference.at)
+        };
+        assert_eq!(differ(block(8, 0.25, 32.0)), None);
+        assert_eq!(differ(block(9, 0.25, 28.0)), Some(48));
+        assert_eq!(differ(block(7, 0.26, 28.0)), Some(48 + 32));
+        assert_eq!(differ(block(7, 0.25, 33.0)), Some(48 + 36));
+    }
+
+    #[test]
     fn whole_numbers_differ_by_one() {
         let [one, two] = [1_u32, 2].map(u32::to_le_bytes);
-        assert_eq!(compare(Kind::U32, &one, &one, &one), None);
-        assert!(compare(Kind::U32, &one, &two, &one).is_some());
-        assert_eq!(compare(Kind::Bytes, &[0, 0], &[255, 7], &[0, 8]), None);
-        assert!(compare(Kind::Bytes, &[0], &[3], &[1]).is_some());
+        assert_eq!(compare(Kind::U32, 0.0, &one, &one, &one), None);
+        assert!(compare(Kind::U32, 0.0, &one, &two, &one).is_some());
+        assert_eq!(compare(Kind::Bytes, 0.0, &[0, 0], &[255, 7], &[0, 8]), None);
+        assert!(compare(Kind::Bytes, 0.0, &[0], &[3], &[1]).is_some());
     }
 }

@@ -55,6 +55,8 @@ impl ReferenceExecutor {
             shared_bytes_max: 1 << 16,
             storage_16bit: true,
             half_arithmetic: true,
+            byte_products: true,
+            byte_products_fast: false,
             matrix_units: None,
             buffer_pointers: false,
             uniform_loads: false,

@@ -8,15 +8,23 @@ use crate::gpu::Dispatch;
 use crate::kernels::matmul::{Operands, Params};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
+    run_with(dispatch, memory, |bytes| {
+        let pairs = bytes.chunks_exact(2);
+        pairs.map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect()
+    });
+}
+
+/// The same for another form of x, whose rows stand one behind the other.
+pub(super) fn run_with(
+    dispatch: &Dispatch,
+    memory: &mut Memory,
+    values: impl Fn(&[u8]) -> Vec<f32>,
+) {
     let Operands { quads, words, x, y, gain: factors, bias } = Operands::of(dispatch);
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let packing = packing(dispatch, &params);
     let tokens = params.tokens as usize;
-    let width = 32 * params.blocks as usize;
-    let x: Vec<f32> = memory.bytes_of(x)[..2 * tokens * width]
-        .chunks_exact(2)
-        .map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32())
-        .collect();
+    let x = values(&memory.bytes_of(x)[..tokens * 16 * params.x_stride as usize]);
     let factors = memory.floats(factors)[..tokens].to_vec();
     let products = all_products(memory, &packing, quads, words, &x, tokens);
     let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());

@@ -11,6 +11,7 @@ mod gather_rows;
 mod glu;
 mod layer_norm;
 mod matmul;
+mod matmul_bytes;
 mod matmul_experts;
 mod matmul_sliced;
 mod matmul_tiled;
@@ -63,6 +64,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     match stem {
         Some("matmul") if name.contains("_experts") => matmul_experts::run(dispatch, memory),
         Some("matmul") if name.contains("_sliced") => matmul_sliced::run(dispatch, memory),
+        Some("matmul") if name.contains("_bytes") => matmul_bytes::run(dispatch, memory),
         Some("matmul") if name.contains("_tiled") => matmul_tiled::run(dispatch, memory),
         Some("matmul") => matmul::run(dispatch, memory),
         Some("moe_route") => moe_route::run(dispatch, memory),

@@ -5,8 +5,8 @@ use crate::tensor::layout::Layout;
 use crate::tensor::{DType, Packing};
 
 /// How the rows bound to `dispatch` are packed, from its kernel's name (`STEM_TYPE`, perhaps with
-/// `sliced_` or `tiled_` before the type and `_experts`, `_shared`, `_pointers` or a tier behind
-/// it) and its parameters.
+/// `sliced_`, `tiled_` or `bytes_` before the type and `_experts`, `_shared`, `_pointers` or a tier
+/// behind it) and its parameters.
 pub(super) fn packing(
     dispatch: &Dispatch,
     stem: &str,
@@ -20,7 +20,7 @@ pub(super) fn packing(
     let format = name.strip_prefix(stem).expect("the kernel's stem").trim_start_matches('_');
     let (format, sliced) = match format.strip_prefix("sliced_") {
         Some(format) => (format, true),
-        None => (format.trim_start_matches("tiled_"), false),
+        None => (format.trim_start_matches("tiled_").trim_start_matches("bytes_"), false),
     };
     let dtype = DType::from_name(format).expect("a format of weights.glsl");
     let row_len = u64::from(blocks) * 32;

@@ -1,6 +1,6 @@
 //! The logical device and its queue.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
 use ash::{ext, khr, vk};
@@ -10,6 +10,22 @@ use super::instance::Instance;
 use super::physical_device::Candidate;
 use super::results::failed;
 use crate::gpu::DeviceError;
+
+/// The extensions in use, of those that the device offers.
+fn extensions(chosen: &Candidate) -> Vec<*const c_char> {
+    let capabilities = &chosen.info.capabilities;
+    let before_13 = chosen.api_version < vk::API_VERSION_1_3;
+    let wanted = [
+        (chosen.memory_budget, ext::memory_budget::NAME),
+        (chosen.memory_priority, ext::memory_priority::NAME),
+        (chosen.subgroup_size_control && before_13, ext::subgroup_size_control::NAME),
+        (chosen.device_fault, ext::device_fault::NAME),
+        (chosen.executable_info, khr::pipeline_executable_properties::NAME),
+        (capabilities.byte_products && before_13, khr::shader_integer_dot_product::NAME),
+        (capabilities.matrix_units.is_some(), khr::cooperative_matrix::NAME),
+    ];
+    wanted.iter().filter(|(in_use, _)| *in_use).map(|(_, name)| name.as_ptr()).collect()
+}
 
 /// An open device; everything made from it holds an `Arc` of it.
 pub(super) struct Device {
@@ -33,27 +49,9 @@ impl Device {
         let queues = [vk::DeviceQueueCreateInfo::default()
             .queue_family_index(chosen.queue_family)
             .queue_priorities(&priorities)];
-        let mut extensions = Vec::new();
-        if chosen.memory_budget {
-            extensions.push(ext::memory_budget::NAME.as_ptr());
-        }
-        if chosen.memory_priority {
-            extensions.push(ext::memory_priority::NAME.as_ptr());
-        }
-        if chosen.subgroup_size_control && chosen.api_version < vk::API_VERSION_1_3 {
-            extensions.push(ext::subgroup_size_control::NAME.as_ptr());
-        }
-        if chosen.device_fault {
-            extensions.push(ext::device_fault::NAME.as_ptr());
-        }
-        if chosen.executable_info {
-            extensions.push(khr::pipeline_executable_properties::NAME.as_ptr());
-        }
+        let extensions = extensions(&chosen);
         let capabilities = &chosen.info.capabilities;
         let has_matrices = capabilities.matrix_units.is_some();
-        if has_matrices {
-            extensions.push(khr::cooperative_matrix::NAME.as_ptr());
-        }
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(chosen.timeline_semaphore)
             .shader_float16(capabilities.half_arithmetic)
@@ -67,6 +65,8 @@ impl Device {
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default().device_fault(true);
         let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
             .pipeline_executable_info(true);
+        let mut dot = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default()
+            .shader_integer_dot_product(true);
         let mut matrices =
             vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let mut info = vk::DeviceCreateInfo::default()
@@ -84,6 +84,9 @@ impl Device {
         }
         if chosen.executable_info {
             info = info.push_next(&mut executables);
+        }
+        if capabilities.byte_products {
+            info = info.push_next(&mut dot);
         }
         if has_matrices {
             info = info.push_next(&mut matrices);

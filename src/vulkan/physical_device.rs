@@ -124,6 +124,8 @@ struct Facts {
     size_control: vk::PhysicalDeviceSubgroupSizeControlProperties<'static>,
     /// Largest buffer; 0 where the driver does not say.
     buffer_bytes_max: u64,
+    /// Products of packed signed bytes are accelerated.
+    byte_products_fast: bool,
     pci_address: Option<(u32, u32, u32, u32)>,
     features: Features,
     memory: vk::PhysicalDeviceMemoryProperties,
@@ -143,6 +145,7 @@ impl Facts {
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut size_control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut maintenance4 = vk::PhysicalDeviceMaintenance4Properties::default();
+        let mut dot = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
         let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
         // SAFETY: see above.
         let offered = unsafe { instance.raw.get_physical_device_properties(raw) }.api_version;
@@ -160,6 +163,10 @@ impl Facts {
         if is_13 || has(khr::maintenance4::NAME) {
             properties = properties.push_next(&mut maintenance4);
         }
+        let has_dot = is_13 || has(khr::shader_integer_dot_product::NAME);
+        if has_dot {
+            properties = properties.push_next(&mut dot);
+        }
         if has_pci {
             properties = properties.push_next(&mut pci);
         }
@@ -170,6 +177,7 @@ impl Facts {
         features.memory_priority &= has(ext::memory_priority::NAME);
         features.device_fault &= has(ext::device_fault::NAME);
         features.executable_info &= has(khr::pipeline_executable_properties::NAME);
+        features.byte_products &= has_dot;
         features.matrices &= has(khr::cooperative_matrix::NAME);
         let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
         Ok(Self {
@@ -182,6 +190,8 @@ impl Facts {
                 ..size_control
             },
             buffer_bytes_max: maintenance4.max_buffer_size,
+            byte_products_fast: dot.integer_dot_product4x8_bit_packed_signed_accelerated
+                == vk::TRUE,
             pci_address: has_pci.then_some(address),
             features,
             // SAFETY: see above.
@@ -219,6 +229,8 @@ impl Facts {
             shared_bytes_max: limits.max_compute_shared_memory_size,
             storage_16bit: self.features.storage_16bit,
             half_arithmetic: self.features.half_arithmetic,
+            byte_products: self.features.byte_products,
+            byte_products_fast: self.byte_products_fast,
             matrix_units: None,
             buffer_pointers: self.features.buffer_address,
             uniform_loads: self.loads_uniformly(),
@@ -261,6 +273,7 @@ struct Features {
     executable_info: bool,
     buffer_address: bool,
     half_arithmetic: bool,
+    byte_products: bool,
     /// Cooperative matrices, and the memory model that their shaders are written for.
     matrices: bool,
 }
@@ -276,6 +289,7 @@ impl Features {
         let mut priority = vk::PhysicalDeviceMemoryPriorityFeaturesEXT::default();
         let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
         let mut executables = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
+        let mut dot = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut features = vk::PhysicalDeviceFeatures2::default()
             .push_next(&mut v11)
@@ -283,7 +297,8 @@ impl Features {
             .push_next(&mut priority)
             .push_next(&mut fault)
             .push_next(&mut executables)
-            .push_next(&mut matrices);
+            .push_next(&mut matrices)
+            .push_next(&mut dot);
         if size_control {
             features = features.push_next(&mut control);
         }
@@ -298,6 +313,7 @@ impl Features {
             device_fault: fault.device_fault == vk::TRUE,
             executable_info: executables.pipeline_executable_info == vk::TRUE,
             buffer_address: v12.buffer_device_address == vk::TRUE,
+            byte_products: dot.shader_integer_dot_product == vk::TRUE,
             half_arithmetic: v12.shader_float16 == vk::TRUE,
             matrices: matrices.cooperative_matrix == vk::TRUE
                 && v12.vulkan_memory_model == vk::TRUE,

@@ -16,6 +16,9 @@ pub(super) const TOLERANCE: f32 = 5e-7;
 const TOLERANCE_MATRIX: f32 = 2e-4;
 const TOLERANCE_HALF: f32 = 4e-4;
 
+/// And for products of bytes, of which the twin has the same: scales and zero points apart.
+const TOLERANCE_BYTES: f32 = 1e-6;
+
 /// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean
 /// square of the inputs is 0.58.
 pub(super) const NORM_MAX: f32 = 2.0;
@@ -118,6 +121,7 @@ impl Product {
             None | Some(Tier::Scalar) => TOLERANCE,
             Some(Tier::Matrix) => TOLERANCE_MATRIX,
             Some(Tier::Half) => TOLERANCE_HALF,
+            Some(Tier::Bytes) => TOLERANCE_BYTES,
         };
         let tolerance = tolerance * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
         case.expect(format!("{self:?}"), product.y, Kind::F32, rows * tokens, tolerance);
@@ -164,7 +168,7 @@ fn products_of_every_type_equal_the_twins() {
 }
 
 /// Types of each kind of unit: 32 weights, 64 in pairs of blocks, 256; with codes of all widths.
-pub(super) const KINDS: [DType; 8] = [
+const KINDS: [DType; 8] = [
     DType::F32,
     DType::F16,
     DType::Q8_0,
@@ -219,7 +223,7 @@ fn every_epilogue_works_for_every_number_of_tokens() {
 
 /// Types whose units differ: 32 weights, 64 in pairs of blocks, and 256 with one scale or two a
 /// block.
-const UNITS: [DType; 4] = [DType::F32, DType::Q5_0, DType::Q4_K, DType::Q6_K];
+pub(super) const UNITS: [DType; 4] = [DType::F32, DType::Q5_0, DType::Q4_K, DType::Q6_K];
 
 #[test]
 fn shared_rows_and_wide_tiles_give_the_same() {

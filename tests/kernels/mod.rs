@@ -8,6 +8,7 @@ mod gather_rows;
 mod glu;
 mod layer_norm;
 mod matmul;
+mod matmul_bytes;
 mod matmul_experts;
 mod matmul_sliced;
 mod matmul_tiled;
@@ -51,6 +52,8 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 enum Kind {
     F32,
     F16,
+    /// Blocks of 32 bytes with their scale, and the sums of both halves.
+    Blocks,
     /// All positions of whole pages, as values; a scale of garbage makes all of a block NaN.
     Pages(PageLayout),
 }
@@ -234,8 +237,16 @@ fn decode(bytes: &[u8], kind: Kind) -> Vec<f32> {
             .chunks_exact(2)
             .map(|pair| f16::from_le_bytes([pair[0], pair[1]]).to_f32())
             .collect(),
+        Kind::Blocks => bytes.chunks_exact(48).flat_map(decode_block).collect(),
         Kind::Pages(layout) => decode_pages(bytes, &layout),
     }
+}
+
+/// Values of a block, then the sums of its halves.
+fn decode_block(bytes: &[u8]) -> Vec<f32> {
+    let floats: Vec<f32> = decode(&bytes[32..], Kind::F32);
+    let values = bytes[..32].iter().map(|byte| f32::from(byte.cast_signed()) * floats[0]);
+    values.chain(floats[1..3].iter().copied()).collect()
 }
 
 /// Heads of keys, then of values, of each position of each whole page.

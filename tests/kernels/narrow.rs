@@ -1,7 +1,7 @@
 //! `shaders/narrow.comp`.
 
 use hob::gpu::Command;
-use hob::kernels::matmul::{self, Epilogue, Matmul, Shape};
+use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
 use hob::kernels::narrow::{self, Narrowed};
 use hob::tensor::DType;
 
@@ -11,7 +11,7 @@ use super::{Case, Kind, on_both_variants};
 const FACTOR_TOLERANCE: f32 = 2e-6;
 
 #[test]
-fn rows_of_any_size_are_narrowed_to_the_nearest_halves() {
+fn rows_of_any_size_are_narrowed_to_the_nearest_halves_and_bytes() {
     on_both_variants(|executor, caps| {
         if !caps.subgroup_ops {
             return println!(
@@ -49,19 +49,24 @@ fn rows_of_any_size_are_narrowed_to_the_nearest_halves() {
             let mut plain = hob::gpu::Recording::new();
             matmul::record_shaped(&mut plain, &case.caps, &product, Shape::scalar(2, 1, 1));
             let [Command::Dispatch(product)] = &plain.commands[..] else { panic!("a dispatch") };
-            let narrowed = Narrowed {
-                x: case.garbage((u64::from(tokens) * row_len / 2) as usize),
-                factors: case.garbage(tokens as usize),
-            };
-            for split in [1, 2] {
-                let mut dispatch = narrow::of_product(&case.caps, product, &narrowed);
-                dispatch.spec[1] = split;
-                case.recording.dispatch(dispatch);
+            let blocks = (u64::from(tokens) * row_len / 32) as usize;
+            for (tier, kind, words, values) in
+                [(Tier::Half, Kind::F16, 16, 32), (Tier::Bytes, Kind::Blocks, 12, 34)]
+            {
+                let narrowed = Narrowed {
+                    x: case.garbage(blocks * words),
+                    factors: case.garbage(tokens as usize),
+                };
+                for split in [1, 2] {
+                    let mut dispatch = narrow::of_product(&case.caps, product, tier, &narrowed);
+                    dispatch.spec[1] = split;
+                    case.recording.dispatch(dispatch);
+                }
+                let name = format!("{}, {norm:?}", tier.name());
+                case.expect(name.clone(), narrowed.x, kind, blocks * values, 0.0);
+                let (name, rows) = (format!("factors of {name}"), tokens as usize);
+                case.expect_relative(name, narrowed.factors, Kind::F32, rows, FACTOR_TOLERANCE);
             }
-            let (values, rows) = ((u64::from(tokens) * row_len) as usize, tokens as usize);
-            case.expect(format!("halves, {norm:?}"), narrowed.x, Kind::F16, values, 0.0);
-            let name = format!("factors, {norm:?}");
-            case.expect_relative(name, narrowed.factors, Kind::F32, rows, FACTOR_TOLERANCE);
         }
         case.check(executor);
     });
