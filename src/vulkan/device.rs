@@ -56,6 +56,7 @@ impl Device {
             .timeline_semaphore(chosen.timeline_semaphore)
             .shader_float16(capabilities.half_arithmetic)
             .vulkan_memory_model(has_matrices)
+            .vulkan_memory_model_device_scope(has_matrices)
             .buffer_device_address(capabilities.buffer_pointers);
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
             .subgroup_size_control(true)

@@ -316,7 +316,8 @@ impl Features {
             byte_products: dot.shader_integer_dot_product == vk::TRUE,
             half_arithmetic: v12.shader_float16 == vk::TRUE,
             matrices: matrices.cooperative_matrix == vk::TRUE
-                && v12.vulkan_memory_model == vk::TRUE,
+                && v12.vulkan_memory_model == vk::TRUE
+                && v12.vulkan_memory_model_device_scope == vk::TRUE,
         }
     }
 }
