@@ -16,6 +16,7 @@
 // Numerics   bit for bit as the twin
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_memory_scope_semantics : require
 
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 0) const uint LANES = 8;
@@ -50,6 +51,9 @@ shared uint bins_high[BINS];
 shared uint counter;
 
 #define me gl_LocalInvocationIndex
+// Within the workgroup: where the memory model of Vulkan is in use, a wider scope is a feature.
+#define add(place, value) \
+    atomicAdd(place, value, gl_ScopeWorkgroup, gl_StorageSemanticsNone, gl_SemanticsRelaxed)
 
 void publish(uvec2 value) {
     barrier(); // what was published before has been read
@@ -130,9 +134,9 @@ void fill_bins(uint from, uint vocab, float best) {
         uint bin;
         if (find_bin(distance, bin)) {
             const uint weight = weight_of(distance, LOG2_E);
-            const uint before = atomicAdd(bins_low[bin], weight);
+            const uint before = add(bins_low[bin], weight);
             if (before + weight < before) {
-                atomicAdd(bins_high[bin], 1);
+                add(bins_high[bin], 1);
             }
         }
     }
@@ -164,7 +168,7 @@ uint list_tokens(uvec2 from, Row row, float best, uint least, float distance_max
         const uint key = maxima[from.y + chunk].x;
         precise float distance = best - logit_of(key);
         if (key >= least && key >= KEY_LEAST && distance <= distance_max) {
-            listed_chunks[atomicAdd(counter, 1)] = chunk;
+            listed_chunks[add(counter, 1)] = chunk;
         }
     }
     barrier(); // all chunks are listed
@@ -182,7 +186,7 @@ uint list_tokens(uvec2 from, Row row, float best, uint least, float distance_max
             uint bin = 0;
             const bool binned = bin_last == BINS || (find_bin(distance, bin) && bin <= bin_last);
             if (key >= least && distance <= distance_max && binned) {
-                const uint place = atomicAdd(counter, 1);
+                const uint place = add(counter, 1);
                 if (place < LIST_MAX) {
                     keys[place] = key;
                     tokens[place] = id;
