@@ -78,7 +78,7 @@ pub(super) struct ModelSubject {
     meter: MeterHandle,
     /// Steps that run, the oldest first.
     flying: VecDeque<Flight>,
-    /// When the last step was finished, or started where none ran; and the work of this thread then.
+    /// When the last step was finished, or started where none ran; and this thread's work then.
     since: (Instant, Duration),
 }
 
