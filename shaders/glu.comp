@@ -1,5 +1,6 @@
-// glu: y[t, i] = act(x[t, i]) * x[t, dim + i], the feed-forward's gate where gate and up are
-// separate products (the fused form is an epilogue of matmul).
+// glu: y[t, i] = act(gate[t, i]) * up[t, i], the feed-forward's gate where something comes between
+// the products and the activation (the fused form is an epilogue of matmul). `group` values of gate
+// and `group` of up take turns in x; with `group` = dim, all of gate comes before all of up.
 //
 // Dispatch   (tokens, parts, 1); local size (LANES, 1, 1): the parts of a token share its rows
 // Binding 0  x  readonly  f32 [tokens, 2 * dim]
@@ -17,6 +18,7 @@ layout(constant_id = 3) const uint GELU = 0; // 0: SiLU, 1: GELU's tanh form
 
 layout(push_constant) uniform Params {
     uint dim;
+    uint group;
 };
 layout(std430, binding = 0) readonly buffer X { float x[]; };
 layout(std430, binding = 1) buffer Y { float y[]; };
@@ -28,7 +30,8 @@ void main() {
     const uint to = gl_WorkGroupID.x * dim;
     const uint stride = LANES * gl_NumWorkGroups.y;
     for (uint i = gl_WorkGroupID.y * LANES + gl_LocalInvocationID.x; i < dim; i += stride) {
-        float gate = x[from + i];
-        y[to + i] = (GELU == 1 ? gelu(gate) : silu(gate)) * x[from + dim + i];
+        const uint at = from + i + i / group * group;
+        float gate = x[at];
+        y[to + i] = (GELU == 1 ? gelu(gate) : silu(gate)) * x[at + group];
     }
 }

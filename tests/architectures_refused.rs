@@ -23,6 +23,7 @@ fn refusal(bytes: Vec<u8>, context_tokens: usize) -> String {
         logit_rows_max: 1,
         context_tokens,
         kv_bytes: 0,
+        adapter_bytes: 0,
         narrow_products: false,
     };
     let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");

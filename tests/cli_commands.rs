@@ -70,6 +70,28 @@ fn sessions_are_listed_and_closed() {
 }
 
 #[test]
+fn lora_lists_loads_and_unloads_the_adapters_of_a_model() {
+    let daemon = FakeDaemon::start(Generation::Answer(&[]));
+    let output = daemon.hob(&["lora"]).output().unwrap();
+    let told: Vec<Vec<&str>> =
+        stdout(&output).lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(told, [vec!["NAME", "SIZE", "SESSIONS"], vec!["law", "3.00", "MiB", "2"]]);
+    let output = daemon.hob(&["lora", "--json", "-m", "tiny"]).output().unwrap();
+    let list: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(list["adapters"][0]["name"], "law");
+    assert_eq!(daemon.asked("lora.list")[1]["model"], "tiny");
+    let output = daemon.hob(&["lora", "load", "verse=verse.gguf"]).output().unwrap();
+    assert_eq!(stderr(&output), "hob: loaded verse (1.00 MiB on the device)\n");
+    let asked = daemon.asked("lora.load").remove(0);
+    let path = std::env::current_dir().unwrap().join("verse.gguf");
+    assert_eq!((&asked["name"], asked["path"].as_str()), (&"verse".into(), path.to_str()));
+    assert!(daemon.hob(&["lora", "unload", "verse", "-m", "tiny"]).status().unwrap().success());
+    assert_eq!(daemon.asked("lora.unload")[0]["model"], "tiny");
+    let output = daemon.hob(&["lora", "load", "verse"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn without_a_daemon_the_socket_and_the_way_to_start_one_are_told() {
     for command in [&["status"][..], &["sessions"], &["tokenize"], &["detokenize", "1"]] {
         let mut hob = hob(command);

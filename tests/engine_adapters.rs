@@ -72,7 +72,7 @@ fn told(result: &GenerateResult) -> (Vec<u32>, Vec<u32>) {
 fn sessions_with_different_adapters_decode_together_to_the_bits_that_each_has_alone() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&options(folder.path(), 1, None));
-    assert_eq!(engine.handle.model.adapters, ["law", "verse"]);
+    assert_eq!(engine.handle.model.adapters.list(), ["law", "verse"]);
     let mixes: [&[(&str, f32)]; 4] =
         [&[], &[("law", 1.0)], &[("verse", 0.5)], &[("verse", 1.0), ("law", -0.5)]];
     let text = prompt(4, 30);

@@ -3,6 +3,7 @@
 
 mod server_support;
 
+use hob::engine::Owner;
 use hob::protocol::{LOGPROBS_MAX, MAX_TOKENS_DEFAULT, STOP_TEXTS_MAX, method};
 use serde_json::{Value, json};
 use server_support::Bench;
@@ -34,7 +35,9 @@ fn shape(value: &Value) -> Value {
 #[tokio::test]
 async fn the_session_to_paste_gets_replies_of_the_form_shown() {
     let bench = Bench::start();
-    let mut client = bench.connect();
+    // Some methods are for the daemon's own user.
+    let uid = rustix::process::geteuid().as_raw();
+    let mut client = bench.connect_as(Owner { uid });
     let mut shown = block("jsonl replies").into_iter();
     for request in block("jsonl requests") {
         client.send(request.clone()).await;

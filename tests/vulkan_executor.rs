@@ -12,8 +12,9 @@ use std::time::Duration;
 use hob::gpu::{
     BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Executor, Recording,
 };
+use hob::kernels::gather_rows;
+use hob::kernels::glu::{self, Glu};
 use hob::kernels::rms_norm::{self, RmsNorm};
-use hob::kernels::{gather_rows, glu};
 use hob::reference::ReferenceExecutor;
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 use random::Random;
@@ -210,7 +211,7 @@ fn tangle(executor: &mut dyn Executor) -> Vec<f32> {
         recording.copy(half(b, 0), half(c, 1));
         recording.copy(half(b, 1), half(a, 0));
         rms_norm::record(&mut recording, &caps, &norm(c, a, false), 2);
-        glu::record(&mut recording, &caps, a, half(c, 0), DIM, round % 2 == 0, 1);
+        glu::record(&mut recording, &caps, &Glu::apart(a, half(c, 0), DIM, round % 2 == 0), 1);
         if round % 8 == 7 {
             recording.zero(half(b, round / 8 % 2));
         }
@@ -241,7 +242,7 @@ fn timings_name_every_command_and_only_while_profiling() {
         let y = create(executor, 8192, BufferUsage::Scratch);
         let z = create(executor, 8192, BufferUsage::Scratch);
         let mut recording = Recording::new();
-        glu::record(&mut recording, &caps, x, y, 2048, false, 1);
+        glu::record(&mut recording, &caps, &Glu::apart(x, y, 2048, false), 1);
         recording.copy(y, z);
         recording.zero(y);
         for profiling in [true, false] {
@@ -325,17 +326,17 @@ fn recordings_beyond_the_devices_limits_are_refused() {
         };
         if let Some(tokens) = caps.workgroup_count_max[0].checked_add(1) {
             let mut recording = Recording::new();
-            glu::record(&mut recording, &caps, x, y, 4, false, tokens);
+            glu::record(&mut recording, &caps, &Glu::apart(x, y, 4, false), tokens);
             refused(executor, &recording);
         }
         if caps.storage_align > 4 {
             let mut recording = Recording::new();
             let x = BufferSlice { offset: 4, bytes: x.bytes - 4, ..x };
-            glu::record(&mut recording, &caps, x, y, 4, false, 1);
+            glu::record(&mut recording, &caps, &Glu::apart(x, y, 4, false), 1);
             refused(executor, &recording);
         }
         let mut recording = Recording::new();
-        glu::record(&mut recording, &caps, x, y, 4, false, 1);
+        glu::record(&mut recording, &caps, &Glu::apart(x, y, 4, false), 1);
         recording.commands.iter_mut().for_each(|command| {
             let hob::gpu::Command::Dispatch(dispatch) = command else { panic!("a dispatch") };
             dispatch.spec[0] = caps.workgroup_invocations_max + 1;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hob::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, Executor, Recording};
-use hob::kernels::{gather_rows, glu};
+use hob::kernels::gather_rows;
+use hob::kernels::glu::{self, Glu};
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// Vulkan's header in front, and the checksum that hob puts behind.
@@ -24,7 +25,7 @@ fn gather(recording: &mut Recording, caps: &Capabilities, x: BufferSlice, y: Buf
 }
 
 fn gate(recording: &mut Recording, caps: &Capabilities, x: BufferSlice, y: BufferSlice) {
-    glu::record(recording, caps, x, y, 4, false, 1);
+    glu::record(recording, caps, &Glu::apart(x, y, 4, false), 1);
 }
 
 /// Opens the device with the cache in `folder`, runs a kernel, and drops the executor.

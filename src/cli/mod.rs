@@ -18,6 +18,7 @@ mod generated_files;
 mod inspect;
 mod interrupt;
 pub mod local;
+mod lora;
 mod metrics;
 mod models;
 mod output;
@@ -70,6 +71,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Top(options) => top::run(global, options),
         Command::Devices(options) => devices::run(options),
         Command::Sessions(options) => sessions::run(global, options),
+        Command::Lora(options) => lora::run(global, options),
         Command::Pull(options) => pull::run(options),
         Command::Models(options) => models::list(global, options),
         Command::Rm(options) => models::remove(global, options),

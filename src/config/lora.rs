@@ -15,20 +15,26 @@ pub struct Lora {
     pub path: PathBuf,
 }
 
-/// Longest name.
-const NAME_BYTES_MAX: usize = 64;
+impl Lora {
+    /// What a name should be.
+    pub const NAME_WANTED: &str = "a name of 1 to 64 bytes, without spaces";
+
+    /// Whether an adapter can be called this.
+    #[must_use]
+    pub fn is_name(name: &str) -> bool {
+        let letters = !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '=');
+        (1..=64).contains(&name.len()) && letters
+    }
+}
 
 impl FromStr for Lora {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = text.split_once('=').filter(|(name, path)| {
-            let letters = !name.contains(|c: char| c.is_whitespace() || c.is_control());
-            (1..=NAME_BYTES_MAX).contains(&name.len()) && letters && !path.is_empty()
-        });
+        let found = text.split_once('=');
+        let found = found.filter(|(name, path)| Self::is_name(name) && !path.is_empty());
         let Some((name, path)) = found else {
-            let wanted = format!("NAME=PATH with a name of 1 to {NAME_BYTES_MAX} bytes");
-            return Err(format!("wanted {wanted} and no spaces, found {text:?}"));
+            return Err(format!("wanted NAME=PATH with {}, found {text:?}", Self::NAME_WANTED));
         };
         Ok(Self { name: name.to_owned(), path: path.into() })
     }

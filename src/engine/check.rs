@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::runner::{Runner, STEP_TIMEOUT, Wanted};
 use crate::gpu::{BufferHandle, Command, DeviceError, Dispatch, Executor, Recording};
 use crate::kernels::{by_name, sample};
+use crate::model::{ADAPTERS_MAX, BatchShape};
 use crate::probe::{self, Key, Probe};
 use crate::sampler::{Sampler, SamplingParams};
 use crate::scheduler::{Batch, TokenSpan};
@@ -102,6 +103,20 @@ impl Check {
         }
     }
 
+    /// Probes the pipelines that came to a model which is on the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::WrongKernel`] where one computes wrongly, whether there is a safer one or not.
+    pub(super) fn run_again(&mut self, runner: &mut Runner) -> Result<(), DeviceError> {
+        if self.run(runner)? {
+            return Ok(());
+        }
+        let device = runner.executor().capabilities().device_name.clone();
+        let KernelFault { kernel, difference } =
+            self.faults().last().cloned().expect("a fault was found");
+        Err(DeviceError::WrongKernel { kernel, device, difference })
+    }
+
     /// Probes the pipelines of a model that are not known yet. Whether all compute rightly; else
     /// the model has to be loaded again, after [`Check::prepare`].
     ///
@@ -152,15 +167,14 @@ impl Runner {
     /// # Errors
     /// [`DeviceError`].
     ///
-    /// # Panics
-    /// If sessions have taken every lease: it is for the start.
+    /// Nothing is probed where sessions have taken every lease, or every page.
     pub fn find_fault(
         &mut self,
         reference: &mut dyn Executor,
         passed: &mut BTreeSet<String>,
     ) -> Result<Option<KernelFault>, DeviceError> {
         let (kv, executor) = self.kv_mut();
-        let mut lease = kv.lease().expect("nobody has a lease yet");
+        let Ok(mut lease) = kv.lease() else { return Ok(None) };
         let context = kv.config().context_tokens;
         let grown = kv.grow(executor, &mut lease, 0, context.min(STEPS.iter().sum()))?;
         let mut ended = Ok(None);
@@ -173,7 +187,12 @@ impl Runner {
                 position = if position + tokens > context { 0 } else { position };
                 let span = self.seeded_span(lease.table(), position, tokens);
                 position += tokens;
-                ended = self.probe_step(&Batch { spans: vec![span] }, reference, passed, &used);
+                let batch = Batch { spans: vec![span] };
+                ended = self.probe_step(&batch, 0, reference, passed, &used);
+                let adapters = self.model().adapters();
+                if matches!(ended, Ok(None)) && adapters != 0 {
+                    ended = self.probe_step(&batch, adapters, reference, passed, &used);
+                }
                 if !matches!(ended, Ok(None)) {
                     break;
                 }
@@ -211,11 +230,12 @@ impl Runner {
     fn probe_step(
         &mut self,
         batch: &Batch,
+        adapters: u32,
         reference: &mut dyn Executor,
         passed: &mut BTreeSet<String>,
         used: &HashMap<BufferHandle, u64>,
     ) -> Result<Option<KernelFault>, DeviceError> {
-        let mut shape = self.shape_of(batch, true);
+        let mut shape = BatchShape { adapters, ..self.shape_of(batch, true) };
         if shape.logit_rows > 0 && sample::is_sound(self.model().capabilities()) {
             shape.choosing = self.upload_wanted(shape.turn, &[self.seeded_draw()])?;
         }
@@ -228,6 +248,10 @@ impl Runner {
             return Ok(None);
         }
         self.upload_inputs(batch, shape)?;
+        if adapters != 0 {
+            let all = (0..ADAPTERS_MAX).filter(|number| adapters >> number & 1 == 1);
+            self.upload_scales(batch, &[all.map(|number| (number, 1.0)).collect()])?;
+        }
         let mut seen = HashSet::new();
         let mut waiting = Recording::new();
         for command in recording.commands {

@@ -32,7 +32,9 @@ mod types;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};
-pub use adapters::{AdapterSource, NamedAdapter};
+pub use adapters::{
+    AdapterBase, AdapterError, AdapterInfo, AdapterNames, AdapterSource, NamedAdapter, OpenAdapter,
+};
 pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
@@ -123,6 +125,30 @@ pub enum EngineCommand {
     Load {
         /// Answer.
         reply: oneshot::Sender<Result<(), LoadFailure>>,
+    },
+    /// Asks what adapters are held against: reading one takes a while, and is not the engine's work.
+    AdapterBase {
+        /// Answer.
+        reply: oneshot::Sender<AdapterBase>,
+    },
+    /// Puts an adapter beside the model.
+    LoadAdapter {
+        /// It was read by this engine's [`AdapterBase`].
+        adapter: Box<OpenAdapter>,
+        /// Answer.
+        reply: oneshot::Sender<Result<AdapterInfo, AdapterError>>,
+    },
+    /// Takes an adapter away that no session uses.
+    UnloadAdapter {
+        /// Its name.
+        name: String,
+        /// Answer.
+        reply: oneshot::Sender<Result<(), AdapterError>>,
+    },
+    /// Lists the adapters.
+    ListAdapters {
+        /// Answer.
+        reply: oneshot::Sender<Vec<AdapterInfo>>,
     },
     /// The machine is about to sleep: frees the device. Requests rest until [`Self::Wake`].
     Sleep {

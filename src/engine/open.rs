@@ -11,7 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
-use super::adapters::{self, AdapterSource, KnownAdapter};
+use super::adapters::{self, AdapterBase, AdapterNames, AdapterSource, Adapters};
 use super::budget;
 use super::check::{Check, CheckOptions};
 use super::fingerprint;
@@ -135,8 +135,10 @@ pub struct Opened {
     pub chat: Option<Arc<ChatTemplate>>,
     /// Facts about it.
     pub info: Arc<ModelInfo>,
-    /// Its LoRA adapters, in the order of their numbers.
-    pub(super) adapters: Vec<KnownAdapter>,
+    /// Its LoRA adapters.
+    pub(super) adapters: Adapters,
+    /// What more of them are held against.
+    pub(super) adapter_base: AdapterBase,
     /// What tells caches of this model, in this form, from all others.
     pub made_by: String,
     /// How to load it again; `None` where a lost device ends the engine.
@@ -246,9 +248,11 @@ fn load(
     let caps = executor.capabilities().clone();
     refuse_partial_blocks(&file, &hyper, kv_format(options.kv_dtype, &caps))?;
     let free_bytes = budget::free_bytes(executor.memory(), options.memory_reserve);
-    let (adapter_files, adapters) = adapters::open(&options.adapters, &file, &hyper)?;
-    let weights: u64 = file.tensors().iter().map(|tensor| tensor.bytes).sum::<u64>()
-        + adapter_files.iter().map(AdapterFile::bytes).sum::<u64>();
+    let (adapter_files, adapters) =
+        adapters::open_all(&options.adapters, &file, &hyper, caps.lanes)?;
+    let of_adapter = |adapter: &AdapterFile| adapter.bytes(caps.lanes.into());
+    let adapter_bytes = adapter_files.values().map(of_adapter).sum::<u64>();
+    let weights = file.tensors().iter().map(|tensor| tensor.bytes).sum::<u64>() + adapter_bytes;
     let config = kv_config(&hyper, &caps, options, free_bytes.saturating_sub(weights));
     let limits = Limits {
         // An encoder has to take a text whole.
@@ -261,18 +265,29 @@ fn load(
         kv_bytes: config.bytes(),
         narrow_products: matmul_tiled::is_any_offered(&caps)
             && options.tune.as_ref().is_some_and(|tune| tune.numerics == Numerics::Fastest),
+        adapter_bytes,
     };
     let check = options.check.clone().map(Check::new);
     let tuner = options.tune.clone().map(Tuner::new);
-    let mut source =
-        ModelSource { file, adapters: adapter_files, kv: config, limits, check, tuner };
+    let mut source = ModelSource {
+        file: file.into(),
+        adapters: adapter_files,
+        kv: config,
+        limits,
+        check,
+        tuner,
+    };
     let runner = source.load(executor, open, None, progress)?;
     // Only now: loading holds the vocabulary against the embedding.
-    source.file.metadata_mut().drop_tokenizer_arrays();
+    let file = Arc::get_mut(&mut source.file).expect("nobody else has it yet");
+    file.metadata_mut().drop_tokenizer_arrays();
+    let adapter_base = AdapterBase(Arc::clone(&source.file), Arc::new(hyper));
+    let adapter_names = AdapterNames::default();
+    adapter_names.set(&adapters);
     let info = ModelInfo {
         has_chat_template: chat.is_some(),
         sampling,
-        adapters: adapters.iter().map(|adapter| adapter.name.clone()).collect(),
+        adapters: adapter_names,
         ..model_info(&source.file, runner.model(), &config)?
     };
     let info = Arc::new(info);
@@ -281,7 +296,9 @@ fn load(
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())
     });
-    Ok((Opened { runner, tokenizer, chat, info, adapters, made_by, reopen: None }, source))
+    let opened =
+        Opened { runner, tokenizer, chat, info, adapters, adapter_base, made_by, reopen: None };
+    Ok((opened, source))
 }
 
 /// The tokenizer of a file, and its chat template or that of the options.

@@ -3,6 +3,7 @@
 //! [`Placed`] owns everything that lives on a device: executor, weights, cache, recordings. It can
 //! be taken off and put on again; sessions, requests and samplers stay with the worker.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use crate::config::MemoryReserve;
 use crate::gguf::GgufFile;
 use crate::gpu::{DeviceError, Executor};
 use crate::kv_cache::{KvCache, KvConfig};
-use crate::model::{AdapterFile, Limits, Model, Progress};
+use crate::model::{AdapterFile, Limits, Model, ModelLoadError, Progress};
 
 /// Opens the device: at the start, and again after it was lost.
 pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError> + Send>;
@@ -26,8 +27,9 @@ pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError
 /// changes nothing.
 #[derive(Debug)]
 pub(super) struct ModelSource {
-    pub(super) file: GgufFile,
-    pub(super) adapters: Vec<AdapterFile>,
+    pub(super) file: Arc<GgufFile>,
+    /// By their numbers.
+    pub(super) adapters: BTreeMap<usize, AdapterFile>,
     pub(super) kv: KvConfig,
     pub(super) limits: Limits,
     pub(super) check: Option<Check>,
@@ -50,8 +52,13 @@ impl ModelSource {
         }
         self.kv.layout = self.kv.layout.on(executor.capabilities());
         let least_bytes = reserve.map_or(self.kv.bytes(), |_| self.kv.page_bytes());
-        let limits = Limits { kv_bytes: least_bytes, ..self.limits };
-        let model = Model::load_with(&mut *executor, &self.file, &self.adapters, limits, progress)?;
+        let lanes = executor.capabilities().lanes.into();
+        let adapter_bytes = self.adapters.values().map(|adapter| adapter.bytes(lanes)).sum();
+        let limits = Limits { kv_bytes: least_bytes, adapter_bytes, ..self.limits };
+        let mut model = Model::load(&mut *executor, &self.file, limits, progress)?;
+        for (number, adapter) in &self.adapters {
+            model.add_adapter(&mut *executor, *number, adapter)?;
+        }
         let config = match reserve {
             None => self.kv,
             Some(reserve) => budget::fit(&self.kv, executor.memory(), reserve),
@@ -160,6 +167,40 @@ impl Placed {
             Some(reopen.source.load(executor, Some(&mut reopen.open), Some(reserve), progress)?);
         self.on_device.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Puts an adapter on the device, checks the kernels that it needs, and keeps it for the next
+    /// time that the model is put there.
+    pub(super) fn add_adapter_to_source(
+        &mut self,
+        number: usize,
+        adapter: AdapterFile,
+    ) -> Result<(), ModelLoadError> {
+        self.add_adapter(number, &adapter)?;
+        let Some(source) = self.reopen.as_mut().map(|reopen| &mut reopen.source) else {
+            return Ok(());
+        };
+        let runner = self.runner.as_mut().expect("the adapter was put on the device");
+        let checked = match &mut source.check {
+            Some(check) => check.run_again(runner),
+            None => Ok(()),
+        };
+        if let Err(error) = checked {
+            runner.remove_adapter(number);
+            return Err(error.into());
+        }
+        source.adapters.insert(number, adapter);
+        Ok(())
+    }
+
+    /// Forgets an adapter, on the device or not.
+    pub(super) fn remove_adapter_from_source(&mut self, number: usize) {
+        if let Some(runner) = &mut self.runner {
+            runner.remove_adapter(number);
+        }
+        if let Some(reopen) = &mut self.reopen {
+            reopen.source.adapters.remove(&number);
+        }
     }
 
     /// How long to rest before the next step of the tuner, if there is one to come.

@@ -7,7 +7,7 @@ use crate::gpu::{BufferSlice, Choice, DeviceError, Executor, PreparedId, Recordi
 use crate::kernels::sampling::{NONE, PENALTIES_MAX, Row};
 use crate::kernels::work::{self, Positions};
 use crate::kv_cache::{KvCache, KvLease};
-use crate::model::{BatchShape, Choosing, Model};
+use crate::model::{ADAPTERS_MAX, AdapterFile, BatchShape, Choosing, Model, ModelLoadError};
 use crate::scheduler::{Batch, Pace, TokenSpan, pace};
 
 /// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
@@ -145,9 +145,7 @@ impl Runner {
         pages: usize,
         leases: &mut [&mut KvLease],
     ) -> Result<(), DeviceError> {
-        for ready in std::mem::take(&mut self.prepared) {
-            self.release(&ready); // they name the pool's buffers
-        }
+        self.forget_recordings(); // they name the pool's buffers
         self.kv.resize(&mut *self.executor, pages, leases)
     }
 
@@ -291,6 +289,29 @@ impl Runner {
     /// Has steps from now on make these choices: what was recorded is recorded anew.
     pub(super) fn set_tuned(&mut self, tuned: BTreeMap<Work, Choice>) {
         self.model.set_tuned(tuned);
+        self.forget_recordings();
+    }
+
+    /// Puts an adapter on the device; see [`Model::add_adapter`].
+    ///
+    /// # Errors
+    /// As [`Model::add_adapter`].
+    pub fn add_adapter(
+        &mut self,
+        number: usize,
+        adapter: &AdapterFile,
+    ) -> Result<(), ModelLoadError> {
+        self.forget_recordings();
+        self.model.add_adapter(&mut *self.executor, number, adapter)
+    }
+
+    /// Takes an adapter off the device.
+    pub fn remove_adapter(&mut self, number: usize) {
+        self.forget_recordings();
+        self.model.remove_adapter(&mut *self.executor, number);
+    }
+
+    fn forget_recordings(&mut self) {
         for ready in std::mem::take(&mut self.prepared) {
             self.release(&ready);
         }
@@ -384,9 +405,14 @@ impl Runner {
     }
 
     /// Writes the scales of every token for each adapter that the batch uses; which these are.
-    fn upload_scales(&mut self, batch: &Batch, mixes: &[Mix]) -> Result<u32, DeviceError> {
+    pub(super) fn upload_scales(
+        &mut self,
+        batch: &Batch,
+        mixes: &[Mix],
+    ) -> Result<u32, DeviceError> {
         let mut used = 0;
-        for adapter in 0..self.model.adapters() {
+        let loaded = self.model.adapters();
+        for adapter in (0..ADAPTERS_MAX).filter(|number| loaded >> number & 1 == 1) {
             let mut any = false;
             let scales: Vec<f32> = batch
                 .spans

@@ -67,6 +67,7 @@ impl Worker {
             EngineCommand::Embed { reply, .. } if crowded => drop(reply.send(Err(full))),
             EngineCommand::Generate { .. }
             | EngineCommand::Embed { .. }
+            | EngineCommand::LoadAdapter { .. }
             | EngineCommand::Load { .. } => asleep.postponed.push(command),
             other => return Some(other),
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::activity::{Activity, KvPages};
-use super::adapters::NamedAdapter;
+use super::adapters::{AdapterNames, NamedAdapter};
 use super::check::KernelFault;
 use crate::sampler::SamplingError;
 
@@ -278,7 +278,7 @@ pub enum AdmitError {
     ShuttingDown,
 }
 
-fn list(names: &[String]) -> String {
+pub(super) fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
@@ -455,5 +455,5 @@ pub struct ModelInfo {
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
     /// Names of its LoRA adapters.
-    pub adapters: Vec<String>,
+    pub adapters: AdapterNames,
 }

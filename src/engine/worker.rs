@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
 use super::EngineCommand;
 use super::activity::KvPages;
-use super::adapters::KnownAdapter;
+use super::adapters::{AdapterBase, Adapters};
 use super::budget::Budget;
 use super::embedding::Embedding;
 use super::flight::Flying;
@@ -47,7 +47,8 @@ pub(super) struct Worker {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) info: Arc<ModelInfo>,
     /// LoRA adapters of the model, by their numbers.
-    pub(super) adapters: Vec<KnownAdapter>,
+    pub(super) adapters: Adapters,
+    adapter_base: AdapterBase,
     pub(super) sessions: Sessions,
     /// They have a place in the batch.
     pub(super) running: Vec<Generation>,
@@ -105,6 +106,7 @@ impl Worker {
             tokenizer: opened.tokenizer,
             info: opened.info,
             adapters: opened.adapters,
+            adapter_base: opened.adapter_base,
             sessions: Sessions::numbered_by(Arc::clone(&options.session_numbers)),
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -253,6 +255,20 @@ impl Worker {
             }
             EngineCommand::Load { reply } => {
                 let _ = reply.send(self.load());
+            }
+            EngineCommand::AdapterBase { reply } => {
+                let _ = reply.send(self.adapter_base.clone());
+            }
+            EngineCommand::LoadAdapter { adapter, reply } => {
+                let (answer, done) = self.load_adapter(*adapter);
+                let _ = reply.send(answer);
+                return done;
+            }
+            EngineCommand::UnloadAdapter { name, reply } => {
+                let _ = reply.send(self.unload_adapter(&name));
+            }
+            EngineCommand::ListAdapters { reply } => {
+                let _ = reply.send(self.list_adapters());
             }
             EngineCommand::Sleep { reply } => {
                 let done = self.fall_asleep();

@@ -1,4 +1,4 @@
-//! `shaders/glu.comp`: the feed-forward's gate where gate and up are separate products.
+//! `shaders/glu.comp`: the feed-forward's gate where something comes between products and activation.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -11,6 +11,7 @@ use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
     pub dim: u32,
+    pub group: u32,
 }
 
 const _: () = assert!(spirv::GLU_PUSH_BYTES as usize == size_of::<Params>());
@@ -19,20 +20,34 @@ const _: () = assert!(spirv::GLU_BINDINGS == 2 && spirv::GLU_SPECS == 4);
 /// Workgroups a token's row is shared by.
 const PARTS: u32 = 4;
 
-/// Appends y\[t, i\] = act(x\[t, i\]) * x\[t, dim + i\] for `tokens` rows.
-///
-/// `x`: f32 `[tokens, 2 * dim]`. `y`: f32 `[tokens, dim]`. `gelu`: GELU's tanh form rather than
-/// SiLU.
-pub fn record(
-    recording: &mut Recording,
-    caps: &Capabilities,
-    x: BufferSlice,
-    y: BufferSlice,
-    dim: u64,
-    gelu: bool,
-    tokens: u32,
-) {
-    let params = Params { dim: u32_of(dim) };
+/// What one glu does.
+#[derive(Clone, Copy, Debug)]
+pub struct Glu {
+    /// f32 `[tokens, 2 * dim]`: `group` values of gate and `group` of up in turn.
+    pub x: BufferSlice,
+    /// f32 `[tokens, dim]`.
+    pub y: BufferSlice,
+    /// Values of a row of the result.
+    pub dim: u64,
+    /// A divisor of `dim`; `dim` itself where all of gate comes first.
+    pub group: u64,
+    /// GELU's tanh form rather than SiLU.
+    pub gelu: bool,
+}
+
+impl Glu {
+    /// All of gate comes before all of up.
+    #[must_use]
+    pub fn apart(x: BufferSlice, y: BufferSlice, dim: u64, gelu: bool) -> Self {
+        Self { x, y, dim, group: dim, gelu }
+    }
+}
+
+/// Appends y\[t, i\] = act(gate\[t, i\]) * up\[t, i\] for `tokens` rows.
+pub fn record(recording: &mut Recording, caps: &Capabilities, args: &Glu, tokens: u32) {
+    let Glu { x, y, dim, group, gelu } = *args;
+    assert!(dim.is_multiple_of(group), "gate and up take turns in whole groups");
+    let params = Params { dim: u32_of(dim), group: u32_of(group) };
     recording.dispatch(Dispatch {
         kernel: &spirv::GLU,
         spec: vec![caps.lanes, 1, 1, u32::from(gelu)],

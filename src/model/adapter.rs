@@ -4,18 +4,13 @@
 //! `y = W x` becomes `y = W x + scale * alpha / rank * B (A x)`, with a scale of 0 for the rows of
 //! whoever does not use the adapter. Ranks are padded to whole blocks by zeros, which add nothing.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::ModelLoadError;
-use super::forward::{Input, Step};
 use super::hyper::{HyperParams, Mlp};
-use super::layers::Layer;
-use super::loader::Loader;
+use super::loader::packed_bytes;
 use crate::gguf::{GgufBuilder, GgufFile, TensorInfo};
-use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, DeviceError, Executor, Recording};
-use crate::kernels::PackedMatrix;
-use crate::kernels::matmul::{self, Epilogue, Matmul};
-use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::tensor::{DType, dequantize_row};
 
 /// Adapters of a model: a step names those it uses by the bits of a word.
@@ -27,17 +22,18 @@ const RANK_MAX: u64 = 512;
 /// Ranks are padded to a multiple of this, the shortest row of a matrix.
 const RANK_STEP: u64 = 32;
 
+/// Name of the zeros that stand beside B where gate and up are one matrix of the model.
+pub(super) fn zeros_name(dtype: DType, [rank, rows]: [u64; 2]) -> String {
+    format!("zeros.{dtype}.{rank}.{rows}")
+}
+
 /// Largest value: that of f16. With larger ones the product for a row that does not use the adapter
 /// might not be finite, and 0 times that is not 0.
 const VALUE_MAX: f32 = 65504.0;
 
-/// What the rows of an [`AdapterFile`]'s scales begin at a multiple of, in floats: the largest
-/// alignment that devices ask for.
-const SCALES_STEP: u64 = 64;
-
 /// The matrices that an adapter may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     Q,
     K,
     V,
@@ -46,6 +42,13 @@ enum Part {
     Gate,
     Up,
     Down,
+}
+
+impl Part {
+    /// Whether it is one of two matrices that may be one on the device.
+    fn is_gated(self) -> bool {
+        matches!(self, Self::Gate | Self::Up)
+    }
 }
 
 const PARTS: [(&str, Part); 8] = [
@@ -61,17 +64,17 @@ const PARTS: [(&str, Part); 8] = [
 
 /// One pair of an adapter's file.
 #[derive(Clone, Debug)]
-struct Pair {
-    layer: usize,
-    part: Part,
+pub(super) struct Pair {
+    pub layer: usize,
+    pub part: Part,
     /// Name of the model's tensor.
-    name: String,
-    row_len: u64,
-    rows: u64,
+    pub name: String,
+    pub row_len: u64,
+    pub rows: u64,
     /// With padding.
-    rank: u64,
+    pub rank: u64,
     /// alpha / rank, or 1 where there is no alpha.
-    scale: f32,
+    pub scale: f32,
 }
 
 /// An adapter that fits a model, read and checked.
@@ -79,8 +82,8 @@ struct Pair {
 pub struct AdapterFile {
     path: PathBuf,
     /// The pairs, padded.
-    padded: GgufFile,
-    pairs: Vec<Pair>,
+    pub(super) padded: GgufFile,
+    pub(super) pairs: Vec<Pair>,
 }
 
 impl AdapterFile {
@@ -101,7 +104,7 @@ impl AdapterFile {
     ) -> Result<Self, ModelLoadError> {
         let alpha = check_keys(file, hyper)?;
         let mut builder = GgufBuilder::new();
-        let mut pairs = Vec::new();
+        let (mut pairs, mut known_zeros) = (Vec::new(), BTreeSet::new());
         for tensor in file.tensors() {
             let name = stem_of(file, &tensor.name)?;
             let (other, pair_of) = match tensor.name.ends_with(".lora_a") {
@@ -119,6 +122,10 @@ impl AdapterFile {
             ] {
                 let (dtype, bytes) = padded(file, tensor, dims)?;
                 builder = builder.tensor(&format!("{name}.{half}"), dtype, &dims, &bytes);
+                let zeros = zeros_name(dtype, dims);
+                if half == "lora_b" && pair.part.is_gated() && known_zeros.insert(zeros.clone()) {
+                    builder = builder.tensor(&zeros, dtype, &dims, &vec![0; bytes.len()]);
+                }
             }
             pairs.push(pair);
         }
@@ -135,46 +142,20 @@ impl AdapterFile {
         &self.path
     }
 
-    /// Bytes on the device.
+    /// Bytes on a device whose matrices have rows in groups of `lanes`.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.padded.tensors().iter().map(|tensor| tensor.bytes).sum()
+    pub fn bytes(&self, lanes: u64) -> u64 {
+        let of = |name: String| self.padded.tensor(&name).map_or(0, |t| packed_bytes(t, lanes));
+        let of_pair = |pair: &Pair| {
+            let twice = if pair.part.is_gated() { 2 } else { 1 }; // with zeros beside it
+            of(format!("{}.lora_a", pair.name)) + twice * of(format!("{}.lora_b", pair.name))
+        };
+        self.pairs.iter().map(of_pair).sum()
     }
 
+    /// The largest rank of its pairs, with padding.
     pub(super) fn rank_max(&self) -> u64 {
         self.pairs.iter().map(|pair| pair.rank).max().unwrap_or(0)
-    }
-
-    /// Puts the pairs on the device, as adapter number `index` of the model.
-    pub(super) fn load(
-        &self,
-        executor: &mut dyn Executor,
-        hyper: &HyperParams,
-        index: usize,
-        layers: &mut [Layer],
-    ) -> Result<(), ModelLoadError> {
-        let mut progress = |_, _| {};
-        let mut loader = Loader::new(executor, &self.padded, &mut progress);
-        let head_dim = u64::from(hyper.head_dim);
-        let (q_width, kv_width) =
-            (u64::from(hyper.heads) * head_dim, u64::from(hyper.kv_heads) * head_dim);
-        for pair in &self.pairs {
-            let a = loader.matrix(&format!("{}.lora_a", pair.name), pair.row_len, pair.rank)?;
-            let b = loader.matrix(&format!("{}.lora_b", pair.name), pair.rank, pair.rows)?;
-            let updates = &mut layers[pair.layer].updates;
-            let (place, offset) = match pair.part {
-                Part::Q | Part::Qkv => (&mut updates.qkv, 0),
-                Part::K => (&mut updates.qkv, q_width),
-                Part::V => (&mut updates.qkv, q_width + kv_width),
-                Part::AttentionOut => (&mut updates.attention_out, 0),
-                Part::Gate => (&mut updates.gate_up, 0),
-                Part::Up if hyper.gate_in_up => (&mut updates.gate_up, 0),
-                Part::Up => (&mut updates.gate_up, hyper.feed_forward),
-                Part::Down => (&mut updates.down, 0),
-            };
-            place.push(Update { adapter: index, a, b, scale: pair.scale, offset });
-        }
-        Ok(())
     }
 }
 
@@ -297,129 +278,4 @@ fn padded(
     }
     out.resize((dims[0] * dims[1]) as usize * value_bytes, 0);
     Ok((kept, out))
-}
-
-/// One update on the device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Update {
-    /// Number of the adapter.
-    adapter: usize,
-    a: PackedMatrix,
-    b: PackedMatrix,
-    scale: f32,
-    /// First column of the result that it is added to.
-    offset: u64,
-}
-
-/// Updates of a layer's products.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Updates {
-    pub qkv: Vec<Update>,
-    pub attention_out: Vec<Update>,
-    pub gate_up: Vec<Update>,
-    pub down: Vec<Update>,
-}
-
-/// Buffers of steps that use adapters.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AdapterScratch {
-    /// A x, f32 `[tokens, rank]`.
-    low: BufferSlice,
-    /// The same times the rows' scales.
-    scaled: BufferSlice,
-    /// f32 `[adapters, scales_stride]`: scales of the tokens, written by the host.
-    pub scales: BufferSlice,
-    /// Floats between adapters.
-    pub scales_stride: u64,
-}
-
-impl AdapterScratch {
-    pub(super) fn create(
-        executor: &mut dyn Executor,
-        adapters: &[AdapterFile],
-        tokens_max: u64,
-    ) -> Result<Self, DeviceError> {
-        let rank = adapters.iter().map(AdapterFile::rank_max).max().unwrap_or(RANK_STEP);
-        let scales_stride = tokens_max.next_multiple_of(SCALES_STEP);
-        let mut create = |label: &str, floats: u64, usage| {
-            let desc = BufferDesc { label: label.to_owned(), bytes: 4 * floats, usage };
-            let buffer = executor.create_buffer(&desc)?;
-            Ok::<_, DeviceError>(BufferSlice { buffer, offset: 0, bytes: 4 * floats })
-        };
-        Ok(Self {
-            low: create("adapter rows", tokens_max * rank, BufferUsage::Scratch)?,
-            scaled: create("scaled adapter rows", tokens_max * rank, BufferUsage::Scratch)?,
-            scales: create(
-                "adapter scales",
-                adapters.len() as u64 * scales_stride,
-                BufferUsage::Upload,
-            )?,
-            scales_stride,
-        })
-    }
-
-    /// The scales of the tokens for one adapter.
-    pub(super) fn scales_of(&self, adapter: usize) -> BufferSlice {
-        let bytes = 4 * self.scales_stride;
-        let offset = self.scales.offset + adapter as u64 * bytes;
-        BufferSlice { buffer: self.scales.buffer, offset, bytes }
-    }
-}
-
-impl Step<'_> {
-    /// Adds to `y` what the step's adapters make of `input`, times `factor`.
-    pub(super) fn update(
-        &self,
-        recording: &mut Recording,
-        updates: &[Update],
-        input: Input,
-        (y, y_width): (BufferSlice, u64),
-        factor: f32,
-    ) {
-        let Some(scratch) = self.model.adapter_scratch else { return };
-        let (caps, tokens) = (&self.model.capabilities, self.shape.tokens);
-        let used = updates.iter().filter(|update| self.shape.adapters >> update.adapter & 1 == 1);
-        for Update { adapter, a, b, scale, offset } in used {
-            let rank = b.layout.row_len;
-            let narrow = Matmul {
-                weights: a,
-                x: input.x,
-                x_stride: a.layout.row_len,
-                y: scratch.low,
-                y_stride: rank,
-                y_offset: 0,
-                tokens,
-                norm: input.gain.map(|gain| (gain, self.model.hyper.epsilon)),
-                bias: None,
-                scale: 1.0,
-                epilogue: Epilogue::Store,
-                narrow: None,
-            };
-            matmul::record(recording, caps, &narrow);
-            let rows = MoeCombine {
-                x: scratch.low,
-                weights: scratch.scales_of(*adapter),
-                shared: None,
-                y: scratch.scaled,
-                dim: rank,
-                used: 1,
-                factor: *scale,
-                residual: false,
-            };
-            moe_combine::record(recording, caps, &rows, tokens);
-            let wide = Matmul {
-                weights: b,
-                x: scratch.scaled,
-                x_stride: rank,
-                y,
-                y_stride: y_width,
-                y_offset: *offset,
-                norm: None,
-                scale: factor,
-                epilogue: Epilogue::Residual,
-                ..narrow
-            };
-            matmul::record(recording, caps, &wide);
-        }
-    }
 }

@@ -80,8 +80,8 @@ pub enum ModelLoadError {
     },
     /// More than the device can take.
     #[error(
-        "{path}: the model needs {needed} on the device ({weights} of weights, {kv} of KV cache \
-         for {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller model, \
+        "{path}: the model needs {needed} on the device ({weights} of weights and adapters, {kv} of \
+         KV cache for {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller model, \
          fewer context_tokens, or another device",
         path = .path.display(),
         needed = Mib(*.needed_bytes), weights = Mib(*.weights_bytes), kv = Mib(*.kv_bytes),
@@ -92,7 +92,7 @@ pub enum ModelLoadError {
         path: PathBuf,
         /// Sum of the three below.
         needed_bytes: u64,
-        /// Weights.
+        /// Weights, and those of adapters.
         weights_bytes: u64,
         /// KV cache.
         kv_bytes: u64,
@@ -100,6 +100,19 @@ pub enum ModelLoadError {
         context_tokens: usize,
         /// Activations and step buffers.
         scratch_bytes: u64,
+        /// Bytes the device may still give.
+        free_bytes: u64,
+    },
+    /// An adapter that the device has no room for.
+    #[error(
+        "{path}: the adapter needs {needed} on the device, {free} are free",
+        path = .path.display(), needed = Mib(*.needed_bytes), free = Mib(*.free_bytes),
+    )]
+    AdapterTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// What it takes.
+        needed_bytes: u64,
         /// Bytes the device may still give.
         free_bytes: u64,
     },

@@ -9,11 +9,12 @@ use super::layers::Projection;
 use super::loader::{Arrangement, Loader, Part};
 use super::scratch::MixtureScratch;
 use crate::gpu::{BufferSlice, Recording};
+use crate::kernels::glu::{self, Glu};
 use crate::kernels::matmul::Epilogue;
 use crate::kernels::matmul_experts::{self, MatmulExperts, Routes};
 use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
-use crate::kernels::{PackedExperts, glu, moe_lists};
+use crate::kernels::{PackedExperts, moe_lists};
 
 /// Most experts of a layer: twice as many as in any model known.
 pub(super) const EXPERTS_MAX: u32 = 1024;
@@ -285,7 +286,7 @@ impl Step<'_> {
                 }
                 let rows = self.shape.tokens * mixture.router.used;
                 let (from, to) = (scratch.gate_up, scratch.hidden);
-                glu::record(recording, caps, from, to, hidden, gelu, rows);
+                glu::record(recording, caps, &Glu::apart(from, to, hidden, gelu), rows);
             }
         }
     }

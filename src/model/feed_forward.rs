@@ -1,22 +1,22 @@
 //! The feed-forward of a layer: its weights, and its part of a recording.
 
 use super::ModelLoadError;
-use super::adapter::Update;
 use super::experts::Experts;
 use super::forward::{Input, Step};
 use super::hyper::{HyperParams, Mlp};
 use super::layers::{Layer, Projection};
 use super::loader::{Arrangement, Loader, Part};
+use super::updates::Update;
 use crate::gpu::Recording;
 use crate::kernels::PackedMatrix;
-use crate::kernels::glu;
+use crate::kernels::glu::{self, Glu};
 use crate::kernels::matmul::Epilogue;
 
 /// How the hidden row is made of the input.
 #[derive(Clone, Debug)]
 pub(super) enum Hidden {
     /// act(gate x) * up x, groups of gate and up in turn: the activation is an epilogue of the
-    /// product.
+    /// product, where no adapter adds to it.
     Gated(PackedMatrix),
     /// The same by two products, then the activation.
     GatedApart([Projection; 2]),
@@ -103,7 +103,7 @@ fn load_gated(
         let up = loader.tensor(&format!("{}.weight", stems[1]), &[width, hidden])?;
         [Part::whole(gate), Part::whole(up)]
     };
-    if !loader.keep_apart && loader.can_join(&parts) {
+    if loader.can_join(&parts) {
         return Ok(Hidden::Gated(loader.pack(&parts, Arrangement::Alternating)?));
     }
     let gate = loader.pack(&parts[..1], Arrangement::Stacked)?;
@@ -142,32 +142,31 @@ impl Step<'_> {
     ) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let width = dense.width;
-        let out = scratch.hidden;
+        let (out, caps) = (scratch.hidden, &self.model.capabilities);
+        let both = (scratch.gate_up, 2 * width);
+        let apart = Glu::apart(scratch.gate_up, out, width, hyper.mlp == Mlp::GeGlu);
         match &dense.hidden {
             Hidden::Gated(matrix) => {
                 let projection = Projection { matrix: *matrix, bias: None, offset: 0 };
-                let epilogue =
-                    if hyper.mlp == Mlp::GeGlu { Epilogue::GeGlu } else { Epilogue::SwiGlu };
-                self.product(recording, &projection, input, (out, width), epilogue);
+                if self.uses(updates) {
+                    self.product(recording, &projection, input, both, Epilogue::Store);
+                    self.update(recording, updates, input, both, 1.0);
+                    let glu = Glu { group: matrix.layout.lanes, ..apart };
+                    glu::record(recording, caps, &glu, self.shape.tokens);
+                } else {
+                    let epilogue = if apart.gelu { Epilogue::GeGlu } else { Epilogue::SwiGlu };
+                    self.product(recording, &projection, input, (out, width), epilogue);
+                }
             }
             Hidden::Plain(up) => {
                 self.product(recording, up, input, (out, width), Epilogue::Gelu);
             }
             Hidden::GatedApart(projections) => {
-                let both = (scratch.gate_up, 2 * width);
                 for projection in projections {
                     self.product(recording, projection, input, both, Epilogue::Store);
                 }
                 self.update(recording, updates, input, both, 1.0);
-                glu::record(
-                    recording,
-                    &self.model.capabilities,
-                    scratch.gate_up,
-                    out,
-                    width,
-                    hyper.mlp == Mlp::GeGlu,
-                    self.shape.tokens,
-                );
+                glu::record(recording, caps, &apart, self.shape.tokens);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The recording of one step: a batch of tokens through all layers.
 
 use super::Model;
-use super::adapter::Update;
 use super::hyper::{Logits, NormKind, QkNorm, Residual};
 use super::layers::{Head, Layer, Norm, Projection, Reads};
 use super::scratch::Inputs;
+use super::updates::Update;
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
 use crate::kernels::layer_norm::{self, LayerNorm};

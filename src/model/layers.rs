@@ -1,10 +1,10 @@
 //! The weights of a transformer layer and of the model's two ends.
 
 use super::ModelLoadError;
-use super::adapter::Updates;
 use super::feed_forward::FeedForward;
 use super::hyper::{HyperParams, NormKind, QkNorm, Residual};
 use super::loader::{Arrangement, Loader, Part};
+use super::updates::Updates;
 use crate::gpu::BufferSlice;
 use crate::kernels::PackedMatrix;
 

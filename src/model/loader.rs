@@ -44,8 +44,6 @@ pub(super) struct Loader<'a> {
     file: &'a GgufFile,
     progress: Progress<'a>,
     used: HashSet<&'a str>,
-    /// Gate and up stay apart, so that adapters can add to them before the activation.
-    pub keep_apart: bool,
     done_bytes: u64,
     total_bytes: u64,
     parameters: u64,
@@ -59,16 +57,7 @@ impl<'a> Loader<'a> {
     ) -> Self {
         let total_bytes = file.tensors().iter().map(|tensor| tensor.bytes).sum();
         let used = HashSet::new();
-        Self {
-            executor,
-            file,
-            progress,
-            used,
-            keep_apart: false,
-            done_bytes: 0,
-            total_bytes,
-            parameters: 0,
-        }
+        Self { executor, file, progress, used, done_bytes: 0, total_bytes, parameters: 0 }
     }
 
     pub(super) fn executor(&mut self) -> &mut dyn Executor {
@@ -95,7 +84,8 @@ impl<'a> Loader<'a> {
         let vocab = self.file.tensor("token_embd.weight").map_or(0, TensorInfo::rows);
         let scratch_bytes = Scratch::bytes(self.executor.capabilities(), hyper, vocab, limits);
         let packed = |tensor| packed_bytes(tensor, self.lanes());
-        let weights_bytes: u64 = self.file.tensors().iter().map(packed).sum();
+        let weights_bytes =
+            self.file.tensors().iter().map(packed).sum::<u64>() + limits.adapter_bytes;
         let kv_bytes = limits.kv_bytes;
         let needed_bytes = weights_bytes.saturating_add(kv_bytes).saturating_add(scratch_bytes);
         if needed_bytes <= free_bytes {
@@ -402,7 +392,7 @@ impl<'a> Loader<'a> {
 }
 
 /// What a tensor takes on the device; a type that packs to more than in its file counts as that.
-fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
+pub(super) fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     let (rows, row_len) = (tensor.rows(), tensor.row_len());
     match tensor.supported_dtype() {
         Ok(dtype) if rows > 1 => Layout { dtype, rows, row_len, lanes }.bytes().max(tensor.bytes),

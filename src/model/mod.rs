@@ -17,6 +17,7 @@ mod loader;
 mod pooling;
 mod rope;
 mod scratch;
+mod updates;
 
 pub use adapter::{ADAPTERS_MAX, AdapterFile};
 pub use error::ModelLoadError;
@@ -33,10 +34,10 @@ use crate::gguf::GgufFile;
 use std::collections::BTreeMap;
 
 use crate::gpu::{BufferSlice, Capabilities, Choice, Executor, Work};
-use adapter::AdapterScratch;
 use layers::{Embeddings, Head, Layer};
 use rope::RopeTable;
 use scratch::Scratch;
+use updates::AdapterScratch;
 
 /// Told of progress while weights are loaded: bytes done and bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -52,7 +53,8 @@ pub struct Model {
     ropes: Vec<RopeTable>,
     scratch: Scratch,
     adapter_scratch: Option<AdapterScratch>,
-    adapters: usize,
+    /// By the bits of their numbers.
+    adapters: u32,
     weights_bytes: u64,
     parameters: u64,
 }
@@ -68,36 +70,17 @@ impl Model {
         limits: Limits,
         progress: Progress<'_>,
     ) -> Result<Self, ModelLoadError> {
-        Self::load_with(executor, file, &[], limits, progress)
-    }
-
-    /// Loads a model's weights onto the device, and adapters that were opened for it.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    ///
-    /// # Panics
-    /// If there are more than [`ADAPTERS_MAX`] adapters: the caller counts them.
-    pub fn load_with(
-        executor: &mut dyn Executor,
-        file: &GgufFile,
-        adapters: &[AdapterFile],
-        limits: Limits,
-        progress: Progress<'_>,
-    ) -> Result<Self, ModelLoadError> {
-        assert!(adapters.len() <= ADAPTERS_MAX, "a step names them by the bits of a word");
         let hyper = read_hyper_params(file)?;
         check_positions(file, &hyper, limits.context_tokens)?;
         let capabilities = executor.capabilities().clone();
         let mut loader = loader::Loader::new(executor, file, progress);
         loader.check_fits(&limits, &hyper)?;
-        loader.keep_apart = !adapters.is_empty();
         let embeddings = Embeddings::load(&mut loader, &hyper)?;
         let head = match hyper.encoder {
             false => Some(Head::load(&mut loader, &hyper, &embeddings)?),
             true => None,
         };
-        let mut layers = (0..hyper.layers.len())
+        let layers = (0..hyper.layers.len())
             .map(|index| Layer::load(&mut loader, &hyper, index))
             .collect::<Result<Vec<_>, _>>()?;
         let context_tokens = limits.context_tokens;
@@ -115,14 +98,6 @@ impl Model {
             )?);
         }
         let scratch = Scratch::create(loader.executor(), &hyper, embeddings.vocab(), limits)?;
-        for (index, adapter) in adapters.iter().enumerate() {
-            adapter.load(loader.executor(), &hyper, index, &mut layers)?;
-        }
-        let tokens_max = limits.tokens_max as u64;
-        let adapter_scratch = match adapters {
-            [] => None,
-            _ => Some(AdapterScratch::create(loader.executor(), adapters, tokens_max)?),
-        };
         Ok(Self {
             hyper,
             capabilities,
@@ -131,8 +106,8 @@ impl Model {
             head,
             ropes,
             scratch,
-            adapter_scratch,
-            adapters: adapters.len(),
+            adapter_scratch: None,
+            adapters: 0,
             weights_bytes,
             parameters,
         })
@@ -192,9 +167,9 @@ impl Model {
         self.scratch.limits
     }
 
-    /// How many adapters it was loaded with.
+    /// Its adapters, by the bits of their numbers.
     #[must_use]
-    pub fn adapters(&self) -> usize {
+    pub fn adapters(&self) -> u32 {
         self.adapters
     }
 
@@ -204,7 +179,7 @@ impl Model {
     /// If there is no such adapter: a bug of the caller.
     #[must_use]
     pub fn adapter_scales(&self, adapter: usize) -> BufferSlice {
-        assert!(adapter < self.adapters, "an adapter of the model");
+        assert!(self.adapters >> adapter & 1 == 1, "an adapter of the model");
         self.adapter_scratch.expect("there are adapters").scales_of(adapter)
     }
 

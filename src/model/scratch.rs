@@ -19,6 +19,8 @@ pub struct Limits {
     pub context_tokens: usize,
     /// Bytes the KV cache will take beside the model.
     pub kv_bytes: u64,
+    /// Bytes of the adapters that will be added to it.
+    pub adapter_bytes: u64,
     /// Whether products may be made of narrower numbers than f32 (`numerics = "fastest"`).
     pub narrow_products: bool,
 }

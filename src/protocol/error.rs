@@ -72,6 +72,12 @@ impl ErrorCode {
     pub const MODEL_UNAVAILABLE: Self = Self(-32031);
     /// The model is in use.
     pub const MODEL_BUSY: Self = Self(-32032);
+    /// An adapter of this name is loaded already.
+    pub const ADAPTER_EXISTS: Self = Self(-32033);
+    /// The adapter does not fit its model, or the device lacks memory for it.
+    pub const ADAPTER_UNAVAILABLE: Self = Self(-32034);
+    /// Sessions are computed with the adapter.
+    pub const ADAPTER_BUSY: Self = Self(-32035);
     /// The engine cannot take on requests any more.
     pub const ENGINE_STOPPED: Self = Self(-32018);
     /// The caller has as many sessions as one user may.
@@ -86,7 +92,8 @@ impl ErrorCode {
     pub const DEADLINE: Self = Self(-32041);
     /// The model makes embeddings and generates no text.
     pub const NO_GENERATION: Self = Self(-32042);
-    /// The configuration does not let the caller in; the connection is closed.
+    /// The configuration does not let the caller in, and the connection is closed; or the method is
+    /// for root and the daemon's own user.
     pub const NOT_ALLOWED: Self = Self(-32024);
     /// Other programs have the device's memory; try again later.
     pub const MEMORY_SHORT: Self = Self(-32025);

@@ -9,6 +9,7 @@ mod codec;
 mod embed;
 mod error;
 mod fields;
+mod lora;
 mod message;
 mod models;
 mod params;
@@ -20,6 +21,7 @@ pub use codec::*;
 pub use embed::*;
 pub use error::*;
 pub use fields::*;
+pub use lora::*;
 pub use message::*;
 pub use models::*;
 pub use params::*;
@@ -83,6 +85,12 @@ pub mod method {
     pub const MODEL_UNLOAD: &str = "model.unload";
     /// Notification to the client: its request waits for a model to be loaded.
     pub const MODEL_LOADING: &str = "model.loading";
+    /// The LoRA adapters of a model.
+    pub const LORA_LIST: &str = "lora.list";
+    /// Puts a LoRA adapter beside its model.
+    pub const LORA_LOAD: &str = "lora.load";
+    /// Takes a LoRA adapter away.
+    pub const LORA_UNLOAD: &str = "lora.unload";
     /// State of the daemon.
     pub const STATUS: &str = "status";
     /// The daemon's counts, for Prometheus.
@@ -91,7 +99,7 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 20] = [
+    pub const ALL: [&str; 23] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
@@ -110,6 +118,9 @@ pub mod method {
         MODEL_LIST,
         MODEL_LOAD,
         MODEL_UNLOAD,
+        LORA_LIST,
+        LORA_LOAD,
+        LORA_UNLOAD,
         STATUS,
         METRICS,
     ];

@@ -103,7 +103,7 @@ impl From<&engine::ModelInfo> for ModelFacts {
             generates: model.generates,
             embedding_length: model.embedding_length,
             sampling: SamplingDefaults::from(&model.sampling),
-            adapters: model.adapters.clone(),
+            adapters: model.adapters.list(),
         }
     }
 }

@@ -17,14 +17,17 @@ pub(super) fn gelu(v: f32) -> f32 {
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let [x, y] = dispatch.bindings[..] else { panic!("glu has two bindings") };
-    let dim = params.dim as usize;
+    let (dim, group) = (params.dim as usize, params.group as usize);
     memory.update(y, |memory, y| {
         let x = memory.floats(x);
         for token in 0..dispatch.groups[0] as usize {
-            let (gate, up) = x[token * 2 * dim..][..2 * dim].split_at(dim);
-            for (out, (gate, up)) in y[token * dim..].iter_mut().zip(gate.iter().zip(up)) {
-                let activation = if dispatch.spec[3] == 1 { gelu(*gate) } else { silu(*gate) };
-                *out = activation * up;
+            let pairs = x[token * 2 * dim..][..2 * dim].chunks_exact(2 * group);
+            for (out, pair) in y[token * dim..][..dim].chunks_exact_mut(group).zip(pairs) {
+                let (gate, up) = pair.split_at(group);
+                for (out, (gate, up)) in out.iter_mut().zip(gate.iter().zip(up)) {
+                    let activation = if dispatch.spec[3] == 1 { gelu(*gate) } else { silu(*gate) };
+                    *out = activation * up;
+                }
             }
         }
     });

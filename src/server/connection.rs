@@ -299,6 +299,12 @@ impl Connection {
         self.shared.models.get(name, |model| self.tell_of_load(id, model)).await
     }
 
+    /// Whether the client is root or the daemon's own user.
+    pub(super) fn is_operator(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        self.owner.uid == 0 || self.owner.uid == own
+    }
+
     /// The model that a request names, for its tokenizer and chat template.
     pub(super) async fn model_of_text(
         &self,

@@ -11,15 +11,16 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::connection::Connection;
 use super::conversation::Conversation;
-use super::{embed, generate, metrics, sessions, text};
+use super::{embed, generate, lora, metrics, sessions, text};
 use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     EmbedParams, ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult,
-    LOGPROBS_MAX, Limits, MetricsResult, ModelFacts, ModelLoadResult, ModelParams,
-    ModelUnloadResult, NoParams, PROTOCOL_VERSION, Params, ParamsError, RequestId, STOP_TEXTS_MAX,
-    ServerInfo, SessionCreateParams, SessionForkParams, SessionParams, SessionTruncateParams,
-    StatusResult, TokenizeParams, TokenizeResult, method, nearest,
+    LOGPROBS_MAX, Limits, LoraLoadParams, LoraUnloadParams, MetricsResult, ModelFacts,
+    ModelLoadResult, ModelParams, ModelUnloadResult, NoParams, PROTOCOL_VERSION, Params,
+    ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo, SessionCreateParams, SessionForkParams,
+    SessionParams, SessionTruncateParams, StatusResult, TokenizeParams, TokenizeResult, method,
+    nearest,
 };
 
 /// A request whose parameters are read.
@@ -43,6 +44,9 @@ pub(super) enum Call {
     ModelList,
     ModelLoad(ModelParams),
     ModelUnload(ModelParams),
+    LoraList(ModelParams),
+    LoraLoad(LoraLoadParams),
+    LoraUnload(LoraUnloadParams),
     Status,
     Metrics,
 }
@@ -71,6 +75,9 @@ impl Call {
             method::MODEL_LIST => NoParams::read(params).map(|_| Self::ModelList)?,
             method::MODEL_LOAD => Self::ModelLoad(Params::read(params)?),
             method::MODEL_UNLOAD => Self::ModelUnload(Params::read(params)?),
+            method::LORA_LIST => Self::LoraList(Params::read(params)?),
+            method::LORA_LOAD => Self::LoraLoad(Params::read(params)?),
+            method::LORA_UNLOAD => Self::LoraUnload(Params::read(params)?),
             method::STATUS => NoParams::read(params).map(|_| Self::Status)?,
             method::METRICS => NoParams::read(params).map(|_| Self::Metrics)?,
             _ => return Err(unknown_method(name)),
@@ -97,6 +104,9 @@ impl Call {
             Self::ModelList => method::MODEL_LIST,
             Self::ModelLoad(_) => method::MODEL_LOAD,
             Self::ModelUnload(_) => method::MODEL_UNLOAD,
+            Self::LoraList(_) => method::LORA_LIST,
+            Self::LoraLoad(_) => method::LORA_LOAD,
+            Self::LoraUnload(_) => method::LORA_UNLOAD,
             Self::Status => method::STATUS,
             Self::Metrics => method::METRICS,
         }
@@ -150,6 +160,9 @@ impl Call {
                 let name = connection.shared.models.unload(params.model.as_deref()).await?;
                 serialise(&ModelUnloadResult { name })
             }
+            Self::LoraList(params) => serialise(&lora::list(connection, id, params).await?),
+            Self::LoraLoad(params) => serialise(&lora::load(connection, id, params).await?),
+            Self::LoraUnload(params) => serialise(&lora::unload(connection, id, params).await?),
             Self::Status => serialise(&status(connection).await?),
             Self::Metrics => serialise(&metrics(connection).await?),
         }
@@ -285,9 +298,8 @@ async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
     let mut status: EngineStatus =
         ask(&shared.engine, |reply| EngineCommand::Status { reply }).await?;
-    let (uid, own) = (connection.owner.uid, rustix::process::geteuid().as_raw());
-    if uid != 0 && uid != own {
-        status.users.retain(|user| user.uid == uid);
+    if !connection.is_operator() {
+        status.users.retain(|user| user.uid == connection.owner.uid);
     }
     let model = ModelFacts::from(&*shared.engine.model);
     let connections = shared.connections.load(Ordering::Acquire);

@@ -12,6 +12,7 @@ mod connection;
 mod conversation;
 mod embed;
 mod generate;
+mod lora;
 mod methods;
 mod metrics;
 mod models;

@@ -154,6 +154,11 @@ impl Peer {
                 return self.refuse(id, -32003, "no session missing");
             }
             "session.close" => json!({"session": 7}),
+            "lora.list" => json!({"model": "Tiny", "adapters": [
+                {"name": "law", "bytes": 3 << 20, "sessions": 2},
+            ]}),
+            "lora.load" => json!({"name": params["name"], "bytes": 1 << 20, "sessions": 0}),
+            "lora.unload" => json!({"name": params["name"]}),
             "status" => self.status(),
             "metrics" => json!({"text": "hob_sessions 2\n# EOF\n"}),
             "tokenize" => {

@@ -194,10 +194,14 @@ impl Driven {
             logit_rows_max: 16,
             context_tokens: sizes.context_tokens,
             kv_bytes: config.bytes(),
+            adapter_bytes: 0,
             narrow_products,
         };
-        let model = Model::load_with(&mut *executor, file, adapters, limits, &mut |_, _| {})
-            .expect("it loads");
+        let mut model =
+            Model::load(&mut *executor, file, limits, &mut |_, _| {}).expect("it loads");
+        for (number, adapter) in adapters.iter().enumerate() {
+            model.add_adapter(&mut *executor, number, adapter).expect("room for it");
+        }
         let kv = KvCache::new(&mut *executor, config).expect("room for the cache");
         let runner = Runner::new(executor, model, kv);
         Self { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }

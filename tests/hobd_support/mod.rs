@@ -72,6 +72,14 @@ impl Daemon {
         reply["result"].take()
     }
 
+    /// The error that a request is answered with.
+    pub fn error(&mut self, method: &str, params: Value) -> Value {
+        self.send(1, method, params);
+        let mut reply = self.next().unwrap();
+        assert!(reply["result"].is_null(), "{reply}");
+        reply["error"].take()
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub fn stop(&mut self) -> (Option<i32>, Duration) {
         let pid = rustix::process::Pid::from_child(&self.child);

@@ -10,10 +10,10 @@ use std::time::Duration;
 use hob::chat::ChatTemplate;
 use hob::config::Config;
 use hob::engine::{
-    AdmitError, CachePlace, EmbedRequest, EmbedResult, EngineCommand, EngineEvent, EngineHandle,
-    EngineStatus, FinishReason, GenerateRequest, GenerateResult, Heartbeat, ModelInfo, Owner,
-    Priority, SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions, Timings,
-    TokenLogprob,
+    AdapterInfo, AdmitError, CachePlace, EmbedRequest, EmbedResult, EngineCommand, EngineEvent,
+    EngineHandle, EngineStatus, FinishReason, GenerateRequest, GenerateResult, Heartbeat,
+    ModelInfo, Owner, Priority, SamplingParams, SessionAction, SessionId, SessionInfo,
+    SessionOptions, Timings, TokenLogprob,
 };
 use hob::model::Pooling;
 use hob::server::{Server, ServerOptions};
@@ -139,6 +139,14 @@ impl Script {
                 }
                 EngineCommand::Sleep { reply } => drop(reply.send(())),
                 EngineCommand::Wake | EngineCommand::Tick => {}
+                EngineCommand::ListAdapters { reply } => {
+                    let verse =
+                        AdapterInfo { name: "verse".to_owned(), bytes: 9 << 20, sessions: 0 };
+                    let _ = reply.send(vec![verse]);
+                }
+                EngineCommand::UnloadAdapter { reply, .. } => drop(reply.send(Ok(()))),
+                // Only a real model can say what fits it.
+                EngineCommand::AdapterBase { .. } | EngineCommand::LoadAdapter { .. } => {}
                 EngineCommand::Unload { reply } => {
                     self.on_device.store(false, Ordering::Release);
                     let _ = reply.send(true);

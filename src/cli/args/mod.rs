@@ -3,6 +3,7 @@
 mod bench;
 mod embed;
 mod generation;
+mod lora;
 mod model;
 mod sessions;
 mod store;
@@ -17,6 +18,7 @@ pub use bench::BenchOptions;
 pub use embed::EmbedOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
 pub(crate) use generation::{penalty, share, temperature};
+pub use lora::{LoraAction, LoraOptions};
 pub use model::{
     DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, QuantizeOptions, TokenizeOptions,
 };
@@ -141,6 +143,8 @@ Examples:
   hob sessions truncate draft 100
   hob sessions close notes")]
     Sessions(SessionsOptions),
+    /// List a model's LoRA adapters, load or unload one
+    Lora(LoraOptions),
     /// Fetch a model into the store
     Pull(PullOptions),
     /// List the models of the store, or what hob can run

@@ -2,6 +2,7 @@
 
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Recording};
 use crate::kernels::attention::{self, Attention, Partials};
+use crate::kernels::glu::{self, Glu};
 use crate::kernels::layer_norm::{self, LayerNorm};
 use crate::kernels::matmul::{self, Epilogue, Matmul, Tier};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
@@ -11,8 +12,7 @@ use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{
-    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, glu, matmul_tiled, maxima, moe_lists,
-    sample,
+    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, matmul_tiled, maxima, moe_lists, sample,
 };
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
@@ -80,7 +80,7 @@ pub(super) fn record(caps: &Capabilities) -> Recording {
     gather_rows::record(&mut recording, caps, slice(0), slice(1), slice(2), 512, 1);
     sampling(&mut recording, caps);
     for gelu in [false, true] {
-        glu::record(&mut recording, caps, slice(0), slice(1), 512, gelu, 1);
+        glu::record(&mut recording, caps, &Glu::apart(slice(0), slice(1), 512, gelu), 1);
     }
     for residual in [false, true] {
         norms(&mut recording, caps, residual);
