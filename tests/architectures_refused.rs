@@ -8,7 +8,7 @@ mod random;
 use std::path::Path;
 
 use architectures::{MODELS, Tiny};
-use hob::gguf::GgufFile;
+use hob::gguf::{Array, GgufBuilder, GgufFile, Value};
 use hob::model::{FAMILIES, Limits, Model};
 use hob::reference::ReferenceExecutor;
 
@@ -114,9 +114,64 @@ fn patterns_of_windows_that_are_not_as_usual_are_refused() {
         maker.key("logit_scale", 1.0_f32);
         maker.key("attention.sliding_window", 8_u32);
         let listed = vec![true, false, true, false, true];
-        let array = hob::gguf::Value::Array(hob::gguf::Array::Bool(listed));
+        let array = Value::Array(Array::Bool(listed));
         maker.key("attention.sliding_window_pattern", array);
     };
     let message = refusal(Tiny { metadata, ..model("cohere2") }.build(), 64);
     assert!(message.contains("cohere2.attention.sliding_window_pattern"), "{message}");
+}
+
+/// The file with one of its keys made an array.
+fn with_array(tiny: &Tiny, key: &str, array: Array) -> Vec<u8> {
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), tiny.build()).expect("a GGUF file");
+    let mut builder = GgufBuilder::new();
+    for (name, value) in file.metadata().iter() {
+        let value = if name == key { Value::Array(array.clone()) } else { value.clone() };
+        builder = builder.metadata(name, value);
+    }
+    for tensor in file.tensors() {
+        let mut bytes = vec![0; tensor.bytes as usize];
+        file.read_tensor(tensor, 0, &mut bytes).expect("it is there");
+        let dtype = tensor.supported_dtype().expect("a known type");
+        builder = builder.tensor(&tensor.name, dtype, &tensor.dims, &bytes);
+    }
+    builder.build()
+}
+
+#[test]
+fn layers_of_different_shapes_are_refused_and_a_list_of_equal_ones_is_not() {
+    let tiny = Tiny::LLAMA;
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), tiny.build()).expect("a GGUF file");
+    let of = |key: &str| file.metadata().u32(key).expect("a number");
+    let layers = of("llama.block_count") as usize;
+    for part in ["attention.head_count", "attention.head_count_kv", "feed_forward_length"] {
+        let key = format!("llama.{part}");
+        let count = of(&key) as i32;
+        let equal = with_array(&tiny, &key, Array::I32(vec![count; layers]));
+        let equal = GgufFile::from_bytes(Path::new("tiny.gguf"), equal).expect("a GGUF file");
+        let read = |file| hob::model::read_hyper_params(file).expect("a shape");
+        assert_eq!(read(&equal), read(&file), "{key}");
+        let mut counts = vec![count; layers];
+        counts[layers - 1] = 2 * count;
+        let message = refusal(with_array(&tiny, &key, Array::I32(counts)), 64);
+        assert!(message.contains(&key) && message.contains("one number for all"), "{message}");
+        let message = refusal(with_array(&tiny, &key, Array::Bool(vec![true; layers])), 64);
+        assert!(message.contains(&key), "{message}");
+        let message = refusal(with_array(&tiny, &key, Array::U32(Vec::new())), 64);
+        assert!(message.contains(&key), "{message}");
+    }
+}
+
+#[test]
+fn the_biases_of_phi2_are_missed_in_either_form() {
+    let broken = renamed(&model("phi2"), "blk.1.attn_qkv.bias", "xlk.1.attn_qkv.bias");
+    let message = refusal(broken, 64);
+    assert!(message.contains("tensor blk.1.attn_q.bias: wanted"), "{message}");
+}
+
+#[test]
+fn a_model_that_sees_what_comes_later_is_no_model_that_generates() {
+    let metadata = |maker: &mut architectures::Maker| maker.key("attention.causal", false);
+    let message = refusal(Tiny { metadata, ..Tiny::LLAMA }.build(), 64);
+    assert!(message.contains("llama.attention.causal: wanted true"), "{message}");
 }

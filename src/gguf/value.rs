@@ -158,8 +158,8 @@ impl Array {
         }
     }
 
-    /// All elements as integers; None if one is no integer.
-    pub(super) fn integers(&self) -> Option<Vec<i128>> {
+    /// All elements as integers; None if they are of another kind.
+    pub fn integers(&self) -> Option<Vec<i128>> {
         fn widen<T: Copy + Into<i128>>(values: &[T]) -> Option<Vec<i128>> {
             Some(values.iter().map(|&value| value.into()).collect())
         }

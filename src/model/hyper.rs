@@ -158,9 +158,10 @@ impl HyperParams {
     pub(super) fn read(keys: &Keys<'_>, norm: NormKind) -> Result<Self, ModelLoadError> {
         let embedding = keys.count("embedding_length", WIDTH_MAX)?;
         let layers = keys.count("block_count", LAYERS_MAX)?;
-        let feed_forward = keys.count("feed_forward_length", WIDTH_MAX)?;
-        let heads = keys.count("attention.head_count", HEADS_MAX)?;
-        let kv_heads = keys.opt_count("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
+        let feed_forward = keys.count_of_layers("feed_forward_length", WIDTH_MAX)?;
+        let heads = keys.count_of_layers("attention.head_count", HEADS_MAX)?;
+        let kv_heads =
+            keys.opt_count_of_layers("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
         if heads % kv_heads != 0 {
             let wanted = format!("a divisor of the {heads} of attention.head_count");
             return Err(keys.refuse("attention.head_count_kv", &wanted, kv_heads));

@@ -1,7 +1,7 @@
 //! Metadata of one architecture, read by key without its name in front.
 
 use super::ModelLoadError;
-use crate::gguf::{GgufFile, Metadata};
+use crate::gguf::{GgufFile, Metadata, Value};
 
 /// Widest activation accepted: far above any model, small enough that no product overflows.
 pub(super) const WIDTH_MAX: u32 = 1 << 20;
@@ -48,6 +48,36 @@ impl<'a> Keys<'a> {
     pub(super) fn count(&self, key: &str, max: u32) -> Result<u32, ModelLoadError> {
         let found = self.metadata().u32(&self.name(key))?;
         self.within(key, found, max)
+    }
+
+    /// A count from 1 to `max` that files may give for each layer: all layers must have the same.
+    pub(super) fn count_of_layers(&self, key: &str, max: u32) -> Result<u32, ModelLoadError> {
+        match self.opt_count_of_layers(key, max)? {
+            Some(count) => Ok(count),
+            None => self.count(key, max), // which tells what is wrong
+        }
+    }
+
+    /// The same, or nothing.
+    pub(super) fn opt_count_of_layers(
+        &self,
+        key: &str,
+        max: u32,
+    ) -> Result<Option<u32>, ModelLoadError> {
+        let Some(Value::Array(listed)) = self.metadata().get(&self.name(key)) else {
+            return self.opt_count(key, max);
+        };
+        let wanted = "one number for all layers: hob has no layers of different shapes";
+        let Some(counts) = listed.integers() else {
+            return Err(self.refuse(key, wanted, "an array of another kind"));
+        };
+        match counts.split_first() {
+            Some((first, rest)) if rest.iter().all(|count| count == first) => {
+                let first = u32::try_from(*first).unwrap_or(u32::MAX);
+                self.within(key, first, max).map(Some)
+            }
+            _ => Err(self.refuse(key, wanted, format!("{counts:?}"))),
+        }
     }
 
     /// A count from 1 to `max`, or nothing.

@@ -130,6 +130,10 @@ pub fn read_hyper_params(file: &GgufFile) -> Result<HyperParams, ModelLoadError>
         return Err(keys.refuse("rope.scaling.type", &wanted, "longrope"));
     }
     (family.read)(&keys, &mut hyper)?;
+    if !hyper.encoder && keys.opt_bool("attention.causal")? == Some(false) {
+        let wanted = format!("true: hob runs {name} as a model that generates");
+        return Err(keys.refuse("attention.causal", &wanted, false));
+    }
     check_tensors(file, family, hyper.layers.len())?;
     Ok(hyper)
 }

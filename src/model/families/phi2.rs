@@ -16,6 +16,14 @@ pub(super) const PHI2: Family = Family {
         Ok(())
     },
     tensors: &["output_norm.bias", "output.weight", "output.bias"],
-    layer_tensors: &["attn_norm.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias"],
+    layer_tensors: &[
+        "attn_norm.bias",
+        "attn_q.bias",
+        "attn_k.bias",
+        "attn_v.bias",
+        "attn_output.bias",
+        "ffn_up.bias",
+        "ffn_down.bias",
+    ],
     ..Family::LIKE_LLAMA
 };
