@@ -11,6 +11,7 @@ mod random;
 #[path = "idea/tiny.rs"]
 mod tiny;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine_support::{Engine, finish, prompt, request, small_pool};
@@ -69,6 +70,25 @@ fn refusal(engine: &Engine, request: GenerateRequest) -> AdmitError {
         Some(EngineEvent::Refused(error)) => error,
         other => panic!("wanted a refusal, found {other:?}"),
     }
+}
+
+#[test]
+fn engines_of_one_daemon_answer_a_shortage_one_after_the_other() {
+    let plan = Plan::default();
+    let turn: Arc<Mutex<()>> = Arc::default();
+    let options = EngineOptions { memory_turn: Arc::clone(&turn), ..EngineOptions::default() };
+    let engine = start_with(&plan, options);
+    let before = engine.status();
+    plan.set_budget(Some(before.device_bytes + RESERVE - 1));
+    let held = turn.lock().unwrap();
+    look(&engine, 3);
+    assert_eq!(engine.status().kv_tokens_max, before.kv_tokens_max, "it is another's turn");
+    drop(held);
+    look(&engine, 1);
+    assert_eq!(engine.status().kv_tokens_max, before.kv_tokens_max - PAGE);
+    look(&engine, 3);
+    assert_eq!(engine.status().kv_tokens_max, before.kv_tokens_max - PAGE, "it is over");
+    engine.stop();
 }
 
 #[test]

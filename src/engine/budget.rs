@@ -5,6 +5,8 @@
 //! gives its memory back. Requests that run keep what they have and will come to need. The pool
 //! grows again once there has been room for a while.
 
+use std::sync::{Arc, Mutex, TryLockError};
+
 use super::room::Asker;
 use super::types::AdmitError;
 use super::worker::Worker;
@@ -34,11 +36,13 @@ pub(super) struct Budget {
     full: KvConfig,
     /// Looks in a row that found room to grow.
     calm: u32,
+    turn: Arc<Mutex<()>>,
 }
 
 impl Budget {
-    pub(super) fn new(reserve: MemoryReserve, full: &KvConfig) -> Self {
-        Self { reserve, full: *full, calm: 0 }
+    /// `turn`: held by whoever of this process looks.
+    pub(super) fn new(reserve: MemoryReserve, full: &KvConfig, turn: Arc<Mutex<()>>) -> Self {
+        Self { reserve, full: *full, calm: 0, turn }
     }
 
     pub(super) fn reserve(&self) -> MemoryReserve {
@@ -77,6 +81,12 @@ impl Worker {
         if !self.runner.is_on_device() {
             return Ok(());
         }
+        let turn = Arc::clone(&self.budget.turn);
+        let _turn = match turn.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(()), // another engine's; soon is another look
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Ok(turn) => turn,
+        };
         let memory = self.runner.executor().memory();
         let allowed = allowed_bytes(memory, self.budget.reserve);
         let config = *self.runner.kv().config();

@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -81,6 +81,9 @@ pub struct EngineOptions {
     pub sampling: Sampling,
     /// Numbers of sessions: engines of one daemon count on together.
     pub session_numbers: Arc<AtomicU64>,
+    /// Held by the engine that looks at the device's memory: those of one daemon do so one after the
+    /// other, so that a shortage that one has ended is not answered by all.
+    pub memory_turn: Arc<Mutex<()>>,
     /// How long to wait where a lost device does not open again: a driver that is just being reset
     /// refuses for a moment.
     pub reopen_pause: Duration,
@@ -114,6 +117,7 @@ impl Default for EngineOptions {
             tokenizer_fallback: false,
             sampling: Sampling::default(),
             session_numbers: Arc::default(),
+            memory_turn: Arc::default(),
             reopen_pause: Duration::from_secs(1),
             inter_token: Duration::from_millis(100),
             host_cache_bytes: 1 << 30,

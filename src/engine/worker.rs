@@ -98,7 +98,11 @@ impl Worker {
             ),
             running_max: limits.logit_rows_max,
             quotas: options.quotas.clone(),
-            budget: Budget::new(options.memory_reserve, opened.runner.kv().config()),
+            budget: Budget::new(
+                options.memory_reserve,
+                opened.runner.kv().config(),
+                Arc::clone(&options.memory_turn),
+            ),
             runner: Placed::new(opened.runner, opened.reopen, on_device),
             losses: Losses::default(),
             bad_logits: false,
