@@ -13,7 +13,7 @@ use std::time::Duration;
 use hob::gguf::GgufBuilder;
 use hob::store::{Hub, PullOptions, PullProgress, Pulled, Source, Store, StoreError, pull};
 use hob::tensor::DType;
-use serde_json::json;
+use serde_json::{Value, json};
 use server::{Reply, Request, Server};
 use sha2::{Digest, Sha256};
 
@@ -324,22 +324,67 @@ fn redirects_are_followed_and_end() {
     assert!(told.contains("redirects more than 8 times"), "{told}");
 }
 
-/// A hub with the repository `a/b` of these files, which it redirects to `storage`.
+/// A hub with the repository `a/b` of these files, which it redirects to `storage`: as the real one
+/// answers, a file of its list a page. The repository was called `old/b` once.
 fn hub(storage: &Server, files: &[(&str, Vec<u8>)]) -> Server {
     let list: Vec<_> = files
         .iter()
         .map(|(path, bytes)| {
-            let lfs = json!({"oid": sha256(bytes), "size": bytes.len()});
-            json!({"type": "file", "path": path, "size": bytes.len(), "oid": "git", "lfs": lfs})
+            let size = bytes.len();
+            let lfs = json!({"oid": sha256(bytes), "size": size, "pointerSize": 134});
+            json!({"type": "file", "oid": "4dc2", "size": size, "lfs": lfs, "path": path})
         })
-        .chain([json!({"type": "directory", "path": "sub", "size": 0})])
+        .chain([json!({"type": "directory", "oid": "7be0", "size": 0, "path": "sub"})])
         .collect();
-    let (list, storage) = (serde_json::to_vec(&list).unwrap(), storage.url.clone());
-    Server::start(move |_, request| match request.path.strip_prefix("/a/b/resolve/main") {
-        Some(path) => Reply::new(302, b"").header("location", format!("{storage}{path}")),
-        None if request.path.starts_with("/api/models/a/b/tree/main") => Reply::new(200, &list),
-        None => Reply::new(401, b"{}"),
+    let storage = storage.url.clone();
+    let of_file = move |list: &[Value], path: &str| {
+        let found = list.iter().find(|entry| entry["path"] == path[1..]);
+        let Some(lfs) = found.map(|entry| &entry["lfs"]) else { return Reply::new(404, b"") };
+        Reply::new(302, b"Found. Redirecting")
+            .header("x-repo-commit", "0123456789abcdef0123456789abcdef01234567")
+            .header("x-linked-size", lfs["size"].to_string())
+            .header("x-linked-etag", lfs["oid"].to_string()) // in quotes
+            .header("accept-ranges", "bytes")
+            .header("location", format!("{storage}{path}?X-Amz-Signature=1"))
+    };
+    Server::start(move |_, request| {
+        if let Some(path) = request.path.strip_prefix("/a/b/resolve/main") {
+            return of_file(&list, path);
+        }
+        if let Some(query) = request.path.strip_prefix("/api/models/a/b/tree/main?recursive=true") {
+            let page = query.strip_prefix("&cursor=").map_or(0, |page| page.parse().unwrap());
+            let reply = Reply::new(200, &serde_json::to_vec(&list[page..=page]).unwrap());
+            let host = request.header("host").unwrap();
+            let next = format!(
+                "<http://{host}/api/models/a/b/tree/main?recursive=true&cursor={}>; rel=\"next\"",
+                page + 1
+            );
+            return if page + 1 < list.len() { reply.header("link", next) } else { reply };
+        }
+        match request.path.contains("old/b") {
+            true => Reply::new(307, b"").header("location", request.path.replace("old/b", "a/b")),
+            false => Reply::new(401, b"{\"error\":\"Invalid username or password.\"}")
+                .header("x-error-code", "RepoNotFound"),
+        }
     })
+}
+
+#[test]
+fn a_repository_that_was_renamed_is_found_under_its_old_name() {
+    let file = model(1);
+    let served = file.clone();
+    let storage = Server::start(move |_, request| Reply::file(request, &served));
+    let hub = hub(&storage, &[("README.md", vec![1]), ("b-Q4_K_M.gguf", file.clone())]);
+    let mut setting = Setting::with_hub(&hub, Some("secret"));
+    let pulled = setting.pull("hf:old/b:Q4_K_M").unwrap();
+    assert_eq!(pulled.entry.name, "b-q4_k_m");
+    setting.holds(&file);
+    assert_eq!(storage.requests()[0].path, "/b-Q4_K_M.gguf?X-Amz-Signature=1");
+    // By its URL, where no list tells the checksum: the redirect does.
+    let url = format!("{}/old/b/resolve/main/b-Q4_K_M.gguf", hub.url);
+    assert!(setting.pull(&url).unwrap().already);
+    let manifest = setting.folder.path().join("models/manifest.json");
+    assert!(!std::fs::read_to_string(manifest).unwrap().contains("Signature"));
 }
 
 #[test]
