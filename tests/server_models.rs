@@ -212,6 +212,25 @@ async fn a_model_that_left_the_device_by_itself_is_loaded_when_it_is_named() {
 }
 
 #[tokio::test]
+async fn status_counts_all_models_and_tells_of_each() {
+    let setting = Setting::start(3);
+    let mut client = setting.connect();
+    for (model, name) in [("first", "one"), ("a", "two"), ("a", "three")] {
+        client.ask(1, "session.create", json!({"model": model, "name": name})).await;
+        while client.message().await["id"] != 1 {}
+    }
+    client.call("model.unload", json!({"model": "first"})).await;
+    let status = client.call("status", json!({})).await["result"].take();
+    assert_eq!((&status["model"]["name"], &status["sessions"]), (&json!("first"), &json!(3)));
+    let of = |at: usize| {
+        let model = &status["models"][at];
+        (model["name"].clone(), model["sessions"].clone())
+    };
+    assert_eq!([of(0), of(1)], [(json!("first"), json!(1)), (json!("a"), json!(2))]);
+    assert_eq!(status["models"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn a_device_that_is_full_makes_others_give_way_too() {
     let setting = Setting::start(8);
     let mut client = setting.connect();

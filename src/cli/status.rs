@@ -6,7 +6,7 @@ use super::args::{GlobalOptions, StatusOptions};
 use super::output::{self, Output, bytes, count};
 use super::table::Facts;
 use super::{CliError, daemon, exit};
-use crate::protocol::{NoParams, StatusResult, method};
+use crate::protocol::{ModelCounts, NoParams, StatusResult, method};
 
 pub(crate) fn run(global: &GlobalOptions, options: &StatusOptions) -> Result<u8, CliError> {
     let mut connection = daemon::connect(global)?;
@@ -90,6 +90,9 @@ fn facts(status: &StatusResult) -> Facts {
             status.prefill_tokens_per_second, status.decode_tokens_per_second
         ),
     );
+    for model in status.models.iter().skip(1) {
+        facts.add("also", other_model(model));
+    }
     if !status.loaded {
         facts.add("model", "not on the device: nobody uses it; the next request loads it");
     }
@@ -99,6 +102,21 @@ fn facts(status: &StatusResult) -> Facts {
     add_faults(&mut facts, status);
     facts.add("up", seconds(status.uptime_seconds));
     facts
+}
+
+/// A model beside the default.
+fn other_model(model: &ModelCounts) -> String {
+    let ModelCounts { name, loaded, sessions, running, queued, .. } = model;
+    if !loaded {
+        return format!("{name}: not on the device, {}", counted(*sessions, "session"));
+    }
+    format!(
+        "{name}: {}, {}, {} running, {queued} waiting, {:.1} generated a second",
+        bytes(model.weights_bytes),
+        counted(*sessions, "session"),
+        counted(*running, "request"),
+        model.decode_tokens_per_second
+    )
 }
 
 /// Kernels that the device does not run, and why.

@@ -16,7 +16,7 @@ use super::args::{GlobalOptions, TopOptions};
 use super::client::Client;
 use super::output::{Output, bytes, count};
 use super::{CliError, daemon, exit, status};
-use crate::protocol::{Histogram, NoParams, StatusResult, method};
+use crate::protocol::{Histogram, ModelCounts, NoParams, StatusResult, method};
 
 /// How often the daemon is asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -34,6 +34,9 @@ pub(crate) fn run(global: &GlobalOptions, options: &TopOptions) -> Result<u8, Cl
         let mut output = Output::stdout();
         for line in summary(&first) {
             output.line(&line)?;
+        }
+        for model in first.models.iter().skip(1) {
+            output.line(&model_cells(model).join("  "))?;
         }
         for user in &first.users {
             output.line(&user_cells(user).join("  "))?;
@@ -122,11 +125,14 @@ fn note(rates: &mut VecDeque<u64>, status: &StatusResult) {
 /// Newest first in `rates`, as the graph runs from the right.
 fn draw(frame: &mut Frame<'_>, status: &StatusResult, rates: &VecDeque<u64>) {
     let lines = summary(status);
-    let [text, kv, memory, graph, users] = Layout::vertical([
+    // The table of models is there where there are several.
+    let models = if status.models.len() > 1 { status.models.len() as u16 + 1 } else { 0 };
+    let [text, kv, memory, graph, several, users] = Layout::vertical([
         Constraint::Length(lines.len() as u16 + 2),
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(5),
+        Constraint::Length(models),
         Constraint::Min(0),
     ])
     .areas(frame.area());
@@ -145,6 +151,11 @@ fn draw(frame: &mut Frame<'_>, status: &StatusResult, rates: &VecDeque<u64>) {
         .style(Style::default().fg(Color::Green))
         .data(&history);
     frame.render_widget(sparkline, graph);
+    let rows = status.models.iter().map(|model| Row::new(model_cells(model)));
+    let table = Table::new(rows, [Constraint::Fill(1); 6]).header(
+        Row::new(["MODEL", "SESSIONS", "RUNNING", "WAITING", "KV TOKENS", "A SECOND"]).bold(),
+    );
+    frame.render_widget(table, several);
     let rows = status.users.iter().map(|user| Row::new(user_cells(user)));
     let table = Table::new(rows, [Constraint::Fill(1); 5])
         .header(Row::new(["UID", "SESSIONS", "RUNNING", "WAITING", "KV CACHE"]).bold());
@@ -154,6 +165,18 @@ fn draw(frame: &mut Frame<'_>, status: &StatusResult, rates: &VecDeque<u64>) {
 fn bar(used: u64, most: u64, label: String) -> Gauge<'static> {
     let ratio = (used as f64 / most.max(1) as f64).clamp(0.0, 1.0);
     Gauge::default().gauge_style(Style::default().fg(Color::Blue)).ratio(ratio).label(label)
+}
+
+fn model_cells(model: &ModelCounts) -> [String; 6] {
+    let place = if model.loaded { "" } else { " (off)" };
+    [
+        format!("{}{place}", model.name),
+        model.sessions.to_string(),
+        model.running.to_string(),
+        model.queued.to_string(),
+        format!("{} of {}", count(model.kv_tokens_used), count(model.kv_tokens_max)),
+        format!("{:.1}", model.decode_tokens_per_second),
+    ]
 }
 
 fn user_cells(user: &crate::protocol::UserCounts) -> [String; 5] {
@@ -261,6 +284,24 @@ mod tests {
             "WAITING",
             "1000",
         ] {
+            assert!(screen.contains(text), "{text:?}\n{screen}");
+        }
+    }
+
+    #[test]
+    fn several_models_have_a_table() {
+        let mut status = status();
+        let model = |name: &str, loaded| ModelCounts {
+            name: name.into(),
+            loaded,
+            kv_tokens_max: 8192,
+            ..ModelCounts::default()
+        };
+        status.models = vec![model("Tiny", true), model("Other", false)];
+        let mut terminal = Terminal::new(TestBackend::new(80, 28)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, &status, &VecDeque::new())).expect("drawn");
+        let screen = terminal.backend().to_string();
+        for text in ["MODEL", "Other (off)", "0 of 8,192", "1000"] {
             assert!(screen.contains(text), "{text:?}\n{screen}");
         }
     }

@@ -10,7 +10,7 @@ use crate::engine::{self, EngineStatus};
 pub struct StatusResult {
     /// Who answers.
     pub server: ServerInfo,
-    /// The loaded model.
+    /// The default model; what is not said of all models is of this one.
     pub model: ModelFacts,
     /// Device's name.
     pub device: String,
@@ -20,7 +20,7 @@ pub struct StatusResult {
     pub kv_dtype: String,
     /// Connections now.
     pub connections: u32,
-    /// Sessions of all owners.
+    /// Sessions of all owners, of all models, as are the requests and what users have.
     pub sessions: u64,
     /// Requests in the batch.
     pub running: u64,
@@ -89,6 +89,55 @@ pub struct StatusResult {
     /// Kernels that compute wrongly on the device, with safer ones in their place.
     #[serde(default)]
     pub kernel_faults: Vec<KernelFault>,
+    /// Every model that was loaded so far, the default first.
+    #[serde(default)]
+    pub models: Vec<ModelCounts>,
+}
+
+/// What one model has to do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelCounts {
+    /// Its name.
+    pub name: String,
+    /// Whether it is on the device.
+    pub loaded: bool,
+    /// Sessions of all owners.
+    pub sessions: u64,
+    /// Requests in the batch.
+    pub running: u64,
+    /// Requests waiting.
+    pub queued: u64,
+    /// Tokens its KV cache holds in all.
+    pub kv_tokens_max: u64,
+    /// Of these, leased.
+    pub kv_tokens_used: u64,
+    /// Bytes of its weights.
+    pub weights_bytes: u64,
+    /// Prompt tokens evaluated per second, lately.
+    pub prefill_tokens_per_second: f64,
+    /// Tokens generated per second, lately.
+    pub decode_tokens_per_second: f64,
+}
+
+impl ModelCounts {
+    /// What an engine reports of the model of this name.
+    #[must_use]
+    pub fn new(name: String, weights_bytes: u64, status: &EngineStatus) -> Self {
+        let [prefill_tokens_per_second, decode_tokens_per_second] =
+            status.activity.tokens_per_second();
+        Self {
+            name,
+            loaded: status.loaded,
+            sessions: status.sessions as u64,
+            running: status.running as u64,
+            queued: status.queued as u64,
+            kv_tokens_max: status.kv_tokens_max,
+            kv_tokens_used: status.kv_tokens_used,
+            weights_bytes,
+            prefill_tokens_per_second,
+            decode_tokens_per_second,
+        }
+    }
 }
 
 /// A kernel that computes wrongly on the device.
@@ -181,7 +230,7 @@ impl From<engine::Histogram> for Histogram {
 }
 
 impl StatusResult {
-    /// What an engine that serves `model` to so many connections reports.
+    /// What the default's engine reports, which serves `model` to so many connections.
     #[must_use]
     pub fn new(
         server: ServerInfo,
@@ -232,6 +281,25 @@ impl StatusResult {
             loaded: status.loaded,
             users: status.users.into_iter().map(UserCounts::from).collect(),
             kernel_faults: status.kernel_faults.into_iter().map(KernelFault::from).collect(),
+            models: Vec::new(),
+        }
+    }
+
+    /// Adds what another model's engine reports to what is of all models.
+    pub fn add(&mut self, status: EngineStatus) {
+        self.sessions += status.sessions as u64;
+        self.running += status.running as u64;
+        self.queued += status.queued as u64;
+        for more in status.users.into_iter().map(UserCounts::from) {
+            match self.users.iter_mut().find(|user| user.uid == more.uid) {
+                None => self.users.push(more),
+                Some(user) => {
+                    user.sessions += more.sessions;
+                    user.running += more.running;
+                    user.queued += more.queued;
+                    user.kv_bytes += more.kv_bytes;
+                }
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineHandle, EngineS
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     EmbedParams, ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult,
-    LOGPROBS_MAX, Limits, LoraLoadParams, LoraUnloadParams, MetricsResult, ModelFacts,
+    LOGPROBS_MAX, Limits, LoraLoadParams, LoraUnloadParams, MetricsResult, ModelCounts, ModelFacts,
     ModelLoadResult, ModelParams, ModelUnloadResult, NoParams, PROTOCOL_VERSION, Params,
     ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo, SessionCreateParams, SessionForkParams,
     SessionParams, SessionTruncateParams, StatusResult, TokenizeParams, TokenizeResult, method,
@@ -296,23 +296,41 @@ async fn apply_template(
 
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
-    let mut status: EngineStatus =
-        ask(&shared.engine, |reply| EngineCommand::Status { reply }).await?;
-    if !connection.is_operator() {
-        status.users.retain(|user| user.uid == connection.owner.uid);
-    }
     let model = ModelFacts::from(&*shared.engine.model);
     let connections = shared.connections.load(Ordering::Acquire);
-    Ok(StatusResult::new(server_info(), model, status, connections))
+    let mut states = states(connection).await?.into_iter();
+    let (name, status) = states.next().ok_or_else(engine_stopped)?;
+    let mut models = vec![ModelCounts::new(name, model.weights_bytes, &status)];
+    let mut result = StatusResult::new(server_info(), model, status, connections);
+    for (name, status) in states {
+        let known = shared.models.known().into_iter().find(|model| model.name == name);
+        let weights_bytes = known.map_or(0, |model| model.model.weights_bytes);
+        models.push(ModelCounts::new(name, weights_bytes, &status));
+        result.add(status);
+    }
+    result.models = models;
+    if !connection.is_operator() {
+        result.users.retain(|user| user.uid == connection.owner.uid);
+    }
+    Ok(result)
 }
 
 async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> {
-    let shared = &connection.shared;
-    let mut models = Vec::new();
-    for model in shared.models.known() {
-        let status = ask(&model, |reply| EngineCommand::Status { reply }).await?;
-        models.push((model.name.clone(), status));
-    }
-    let connections = shared.connections.load(Ordering::Acquire);
+    let models = states(connection).await?;
+    let connections = connection.shared.connections.load(Ordering::Acquire);
     Ok(MetricsResult { text: metrics::text(models, connections) })
+}
+
+/// What the engines of all models report, the default's first. One that has stopped is left out,
+/// but for the default's.
+async fn states(connection: &Connection) -> Result<Vec<(String, EngineStatus)>, ErrorObject> {
+    let mut states = Vec::new();
+    for (at, model) in connection.shared.models.known().into_iter().enumerate() {
+        match ask(&model, |reply| EngineCommand::Status { reply }).await {
+            Ok(status) => states.push((model.name.clone(), status)),
+            Err(error) if at == 0 => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(states)
 }
