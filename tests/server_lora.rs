@@ -1,5 +1,5 @@
-//! LoRA adapters through the `hobd` program: those of the configuration and those loaded at run time,
-//! sessions with different ones side by side, against an engine on the reference executor.
+//! LoRA adapters through the `hobd` program: those of the configuration and those loaded at run
+//! time, sessions with different ones side by side, against an engine on the reference executor.
 #![allow(clippy::unwrap_used)]
 
 mod adapters;
@@ -91,7 +91,8 @@ fn assert_near(found: &(Vec<u32>, Vec<f64>), wanted: &(Vec<u32>, Vec<f64>), what
     assert!(worst <= TOLERANCE, "{what}: off by {worst}");
 }
 
-/// A daemon with the first two adapters, the paths of all, and the folder they are in. `check`: its kernels at the start.
+/// A daemon with the first two adapters, the paths of all, and the folder they are in. `check`: its
+/// kernels at the start.
 fn start(check: bool) -> (Daemon, Vec<AdapterSource>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let [model, _] = tiny::write(folder.path());
@@ -198,10 +199,10 @@ fn adapters_of_other_models_are_refused_by_the_daemon_and_all_goes_on() {
     let zeros = |len: usize| vec![0; len * 4];
     let narrow = keys("llama", 1.0)
         .tensor("blk.0.attn_q.weight.lora_a", DType::F32, &[32, 4], &zeros(128))
-        .tensor("blk.0.attn_q.weight.lora_b", DType::F32, &[4, 96], &zeros(384));
+        .tensor("blk.0.attn_q.weight.lora_b", DType::F32, &[4, 192], &zeros(768));
     for (bytes, wanted) in [
         (keys("qwen2", 1.0).build(), "wanted \"llama\", found \"qwen2\""),
-        (narrow.build(), "wanted shape [64, 4], for blk.0.attn_q.weight of shape [64, 96]"),
+        (narrow.build(), "wanted shape [64, 4], for blk.0.attn_q.weight of shape [64, 192]"),
         (std::fs::read(&model).unwrap(), "general.type"),
         (right[..right.len() / 2].to_vec(), "other.gguf"),
         (b"no GGUF file".to_vec(), "other.gguf"),

@@ -83,13 +83,8 @@ fn facts(status: &StatusResult) -> Facts {
             counted(status.steps, "step")
         ),
     );
-    facts.add(
-        "lately",
-        format!(
-            "{:.0} prompt tokens and {:.1} generated a second",
-            status.prefill_tokens_per_second, status.decode_tokens_per_second
-        ),
-    );
+    let (prefill, decode) = (status.prefill_tokens_per_second, status.decode_tokens_per_second);
+    facts.add("lately", format!("{prefill:.0} prompt tokens and {decode:.1} generated a second"));
     for model in status.models.iter().skip(1) {
         facts.add("also", other_model(model));
     }

@@ -83,7 +83,7 @@ impl Worker {
         }
         let turn = Arc::clone(&self.budget.turn);
         let _turn = match turn.try_lock() {
-            Err(TryLockError::WouldBlock) => return Ok(()), // another engine's; soon is another look
+            Err(TryLockError::WouldBlock) => return Ok(()), // another engine's turn
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Ok(turn) => turn,
         };

@@ -106,7 +106,8 @@ impl Check {
     /// Probes the pipelines that came to a model which is on the device.
     ///
     /// # Errors
-    /// [`DeviceError::WrongKernel`] where one computes wrongly, whether there is a safer one or not.
+    /// [`DeviceError::WrongKernel`] where one computes wrongly, whether there is a safer one or
+    /// not.
     pub(super) fn run_again(&mut self, runner: &mut Runner) -> Result<(), DeviceError> {
         if self.run(runner)? {
             return Ok(());

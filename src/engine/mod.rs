@@ -126,7 +126,7 @@ pub enum EngineCommand {
         /// Answer.
         reply: oneshot::Sender<Result<(), LoadFailure>>,
     },
-    /// Asks what adapters are held against: reading one takes a while, and is not the engine's work.
+    /// Asks what adapters are held against: to read one takes a while, and others do it.
     AdapterBase {
         /// Answer.
         reply: oneshot::Sender<AdapterBase>,

@@ -81,8 +81,8 @@ pub struct EngineOptions {
     pub sampling: Sampling,
     /// Numbers of sessions: engines of one daemon count on together.
     pub session_numbers: Arc<AtomicU64>,
-    /// Held by the engine that looks at the device's memory: those of one daemon do so one after the
-    /// other, so that a shortage that one has ended is not answered by all.
+    /// Held by the engine that looks at the device's memory: those of one daemon do so one after
+    /// the other, so that a shortage that one has ended is not answered by all.
     pub memory_turn: Arc<Mutex<()>>,
     /// How long to wait where a lost device does not open again: a driver that is just being reset
     /// refuses for a moment.

@@ -1,4 +1,5 @@
-//! `shaders/glu.comp`: the feed-forward's gate where something comes between products and activation.
+//! `shaders/glu.comp`: the feed-forward's gate where something comes between products and
+//! activation.
 
 use bytemuck::{Pod, Zeroable};
 

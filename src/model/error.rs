@@ -81,8 +81,8 @@ pub enum ModelLoadError {
     /// More than the device can take.
     #[error(
         "{path}: the model needs {needed} on the device ({weights} of weights and adapters, {kv} of \
-         KV cache for {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller model, \
-         fewer context_tokens, or another device",
+         KV cache for {context_tokens} tokens, {scratch} beside), {free} are free; take a smaller \
+         model, fewer context_tokens, or another device",
         path = .path.display(),
         needed = Mib(*.needed_bytes), weights = Mib(*.weights_bytes), kv = Mib(*.kv_bytes),
         scratch = Mib(*.scratch_bytes), free = Mib(*.free_bytes),

@@ -14,8 +14,8 @@ use crate::kernels::PackedMatrix;
 use crate::kernels::matmul::{self, Epilogue, Matmul};
 use crate::kernels::moe_combine::{self, MoeCombine};
 
-/// What the rows of the scales begin at a multiple of, in floats: the largest alignment that devices
-/// ask for.
+/// What the rows of the scales begin at a multiple of, in floats: the largest alignment that
+/// devices ask for.
 const SCALES_STEP: u64 = 64;
 
 /// One update on the device.
