@@ -122,7 +122,7 @@ fn add_faults(facts: &mut Facts, status: &StatusResult) {
 }
 
 /// A number of things.
-fn counted(number: u64, thing: &str) -> String {
+pub(super) fn counted(number: u64, thing: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {thing}{ending}", count(number))
 }

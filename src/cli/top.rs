@@ -198,8 +198,11 @@ fn summary(status: &StatusResult) -> Vec<String> {
         format!("device    {}", status.device),
         format!("up        {}", status::seconds(status.uptime_seconds)),
         format!(
-            "now       {} connections, {} sessions, {} running, {} waiting",
-            status.connections, status.sessions, status.running, status.queued
+            "now       {}, {}, {} running, {} waiting",
+            status::counted(status.connections.into(), "connection"),
+            status::counted(status.sessions, "session"),
+            status.running,
+            status.queued
         ),
         format!(
             "speed     {:.1} generated and {:.0} prompt tokens a second",
