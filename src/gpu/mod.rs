@@ -9,6 +9,7 @@
 
 mod capabilities;
 mod error;
+mod hand_on;
 mod recording;
 
 pub use capabilities::{Capabilities, Choice, DeviceType, MatrixUnits, Work, Workarounds};

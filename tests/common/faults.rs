@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hob::gpu::{
-    Access, BufferDesc, BufferHandle, BufferSlice, Capabilities, Command, CommandTiming,
-    DeviceError, Dispatch, Executor, MemoryReport, PreparedId, Recording, Ticket,
+    Access, BufferDesc, BufferHandle, BufferSlice, Command, CommandTiming, DeviceError, Dispatch,
+    Executor, MemoryReport, PreparedId, Recording, Ticket,
 };
 
 /// A call that can fail.
@@ -223,21 +223,11 @@ impl Faulty {
 }
 
 impl Executor for Faulty {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn avoid(&mut self, kernel: &'static str) {
-        self.inner.avoid(kernel);
-    }
+    hob::hand_on!(capabilities avoid destroy_buffer set_profiling);
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
         self.enter(Call::CreateBuffer)?;
         self.inner.create_buffer(desc)
-    }
-
-    fn destroy_buffer(&mut self, buffer: BufferHandle) {
-        self.inner.destroy_buffer(buffer);
     }
 
     fn replace_buffer(
@@ -342,10 +332,6 @@ impl Executor for Faulty {
         let report = self.inner.memory();
         let budget_bytes = self.plan.state().budget_bytes.unwrap_or(report.budget_bytes);
         MemoryReport { budget_bytes, ..report }
-    }
-
-    fn set_profiling(&mut self, on: bool) {
-        self.inner.set_profiling(on);
     }
 
     fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {

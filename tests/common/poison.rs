@@ -2,13 +2,10 @@
 //! whatever is read from the device.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
 use hob::gpu::{
-    BufferDesc, BufferHandle, BufferUsage, Capabilities, Command, CommandTiming, DeviceError,
-    Executor, MemoryReport, PreparedId, Recording, Ticket,
+    BufferDesc, BufferHandle, BufferUsage, Command, DeviceError, Executor, PreparedId, Recording,
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Not a number in f16, and a huge one in f32: whatever is computed of it shows it.
 const MARKER: [u8; 2] = [0x5a, 0x7e];
@@ -75,9 +72,7 @@ struct Poisoned {
 }
 
 impl Executor for Poisoned {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
+    hob::hand_on!(capabilities avoid write release submit wait memory set_profiling timings);
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
         let buffer = self.inner.create_buffer(desc)?;
@@ -90,16 +85,6 @@ impl Executor for Poisoned {
     fn destroy_buffer(&mut self, buffer: BufferHandle) {
         self.poison.state().pages.retain(|(pages, _)| *pages != buffer);
         self.inner.destroy_buffer(buffer);
-    }
-
-    fn write(
-        &mut self,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, bytes, fill)
     }
 
     fn read(
@@ -132,33 +117,5 @@ impl Executor for Poisoned {
         let mut without = recording.clone();
         without.commands.retain(|command| !matches!(command, Command::Zero(_)));
         self.inner.prepare(&without)
-    }
-
-    fn release(&mut self, prepared: PreparedId) {
-        self.inner.release(prepared);
-    }
-
-    fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
-        self.inner.submit(prepared)
-    }
-
-    fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), DeviceError> {
-        self.inner.wait(ticket, timeout)
-    }
-
-    fn avoid(&mut self, stem: &'static str) {
-        self.inner.avoid(stem);
-    }
-
-    fn memory(&self) -> MemoryReport {
-        self.inner.memory()
-    }
-
-    fn set_profiling(&mut self, on: bool) {
-        self.inner.set_profiling(on);
-    }
-
-    fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
-        self.inner.timings(prepared)
     }
 }

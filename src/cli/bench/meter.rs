@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::gpu::{
-    BufferDesc, BufferHandle, Capabilities, CommandTiming, DeviceError, Executor, MemoryReport,
-    PreparedId, Recording, Ticket,
+    BufferHandle, CommandTiming, DeviceError, Executor, PreparedId, Recording, Ticket,
 };
 use crate::kernels::work::Positions;
 
@@ -126,39 +125,9 @@ fn thread_cpu() -> Duration {
 }
 
 impl Executor for Meter {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn avoid(&mut self, kernel: &'static str) {
-        self.inner.avoid(kernel);
-    }
-
-    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
-        self.inner.create_buffer(desc)
-    }
-
-    fn destroy_buffer(&mut self, buffer: BufferHandle) {
-        self.inner.destroy_buffer(buffer);
-    }
-
-    fn replace_buffer(
-        &mut self,
-        buffer: BufferHandle,
-        desc: &BufferDesc,
-    ) -> Result<BufferHandle, DeviceError> {
-        self.inner.replace_buffer(buffer, desc)
-    }
-
-    fn write(
-        &mut self,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, bytes, fill)
-    }
+    crate::hand_on!(
+        capabilities avoid create_buffer destroy_buffer replace_buffer write memory timings
+    );
 
     fn read(
         &mut self,
@@ -196,16 +165,8 @@ impl Executor for Meter {
         self.apart(|meter| meter.inner.wait(ticket, timeout))
     }
 
-    fn memory(&self) -> MemoryReport {
-        self.inner.memory()
-    }
-
     fn set_profiling(&mut self, on: bool) {
         self.profiling = on;
         self.inner.set_profiling(on);
-    }
-
-    fn timings(&mut self, prepared: PreparedId) -> Result<Vec<CommandTiming>, DeviceError> {
-        self.inner.timings(prepared)
     }
 }
