@@ -116,8 +116,7 @@ impl Worker {
             let row = entry.logits.start as u32;
             let span = self.span_behind(generation, position, row)?;
             all_wanted.push(generation.wanted(Some(row))?);
-            let adapters = &self.sessions.get(generation.session).traits.adapters;
-            step.mixes.push(adapters.iter().map(|used| (used.number, used.scale())).collect());
+            step.mixes.push(self.sessions.get(generation.session).traits.mix());
             let rows = step.entries.len();
             let number = generation.number;
             step.entries.push(Entry { number, count: 1, position, logits: rows..rows + 1 });

@@ -169,6 +169,12 @@ impl Worker {
         id: SessionId,
         done: impl FnOnce(Answer) + Send + 'static,
     ) -> Result<(), DeviceError> {
+        let Some(files) = &self.files else {
+            done(Err(AdmitError::NoStateFolder));
+            return Ok(());
+        };
+        let path = files.folder.saved(self.sessions.get(id).owner.uid, id.0);
+        let writer = files.writer.clone();
         let saved = match self.snapshot(id) {
             Ok(saved) => saved,
             Err(error) => {
@@ -177,12 +183,7 @@ impl Worker {
             }
         };
         let info = self.session_info(id);
-        let Some(files) = &self.files else {
-            done(Err(AdmitError::NoStateFolder));
-            return Ok(());
-        };
-        let path = files.folder.saved(saved.header.uid, id.0);
-        files.writer.write(saved, path, true, move |written| {
+        writer.write(saved, path, true, move |written| {
             done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(told(&error))));
         });
         Ok(())

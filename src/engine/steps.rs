@@ -117,8 +117,7 @@ impl Worker {
             generation.mark_started();
             let session = self.sessions.get(generation.session);
             let position = session.tokens.len();
-            let adapters = &session.traits.adapters;
-            step.mixes.push(adapters.iter().map(|used| (used.number, used.scale())).collect());
+            step.mixes.push(session.traits.mix());
             step.batch.spans.push(TokenSpan {
                 table: session.lease.as_ref().expect("who runs has a lease").table(),
                 position: position as u32,

@@ -5,13 +5,20 @@ use bytemuck::{Pod, Zeroable};
 use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
-/// Push constants.
+/// Push constants, of `sample` as well.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
     pub stride: u32,
     pub chunks: u32,
+}
+
+impl Params {
+    /// Those for rows of `stride` logits.
+    pub(super) fn of(stride: u32) -> Self {
+        Self { stride, chunks: chunks(stride) }
+    }
 }
 
 const _: () = assert!(spirv::MAXIMA_PUSH_BYTES as usize == size_of::<Params>());
@@ -40,7 +47,7 @@ pub fn record(
     maxima: BufferSlice,
     (rows, stride): (u32, u32),
 ) {
-    let params = Params { stride, chunks: chunks(stride) };
+    let params = Params::of(stride);
     recording.dispatch(Dispatch {
         kernel: &spirv::MAXIMA,
         spec: vec![caps.lanes, 1, 1],

@@ -1,18 +1,8 @@
 //! `shaders/sample.comp`: the token of each row of logits.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{maxima, spirv};
+use super::maxima::Params;
+use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
-
-/// Push constants.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-#[allow(missing_docs)] // the shader's Params say what each is
-pub struct Params {
-    pub stride: u32,
-    pub chunks: u32,
-}
 
 const _: () = assert!(spirv::SAMPLE_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::SAMPLE_BINDINGS == 4 && spirv::SAMPLE_SPECS == 3);
@@ -31,7 +21,7 @@ const INVOCATIONS: u32 = 256;
 /// Appends the dispatch for `rows` rows of `stride` logits each.
 ///
 /// `logits`: f32 `[rows, stride]`. `wanted`: [`super::sampling::Row`] `[rows]`. `maxima`: u32
-/// `[rows, chunks, 2]`, by [`maxima::record`]. `chosen`: u32 `[rows]`.
+/// `[rows, chunks, 2]`, by [`super::maxima::record`]. `chosen`: u32 `[rows]`.
 pub fn record(
     recording: &mut Recording,
     caps: &Capabilities,
@@ -39,7 +29,7 @@ pub fn record(
     chosen: BufferSlice,
     (rows, stride): (u32, u32),
 ) {
-    let params = Params { stride, chunks: maxima::chunks(stride) };
+    let params = Params::of(stride);
     let invocations = match caps.is_cpu() {
         true => caps.lanes,
         false => INVOCATIONS.min(caps.workgroup_invocations_max),

@@ -124,29 +124,29 @@ impl Scratch {
             Ok::<_, DeviceError>(BufferSlice { buffer, offset: 0, bytes: words * 4 })
         };
         let row_words = size_of::<Row>() as u64 / 4;
-        let first = Inputs {
-            steps: buffer("steps", 4 * tokens, BufferUsage::Upload)?,
-            tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
-            rows: buffer("logit rows", rows, BufferUsage::Upload)?,
-            wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
-            penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
-            chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
-            logits: buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
-            encoded: buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?,
+        // Of both turns: whoever wants these waits for the device anyway.
+        let results = [
+            buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
+            buffer("encoded", tokens * widths.stream, BufferUsage::Readback)?,
+        ];
+        let mut inputs = |results: [BufferSlice; 2]| {
+            let [logits, encoded] = results;
+            Ok::<_, DeviceError>(Inputs {
+                steps: buffer("steps", 4 * tokens, BufferUsage::Upload)?,
+                tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
+                rows: buffer("logit rows", rows, BufferUsage::Upload)?,
+                wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
+                penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
+                chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
+                logits,
+                encoded,
+            })
         };
-        let second = Inputs {
-            steps: buffer("steps", 4 * tokens, BufferUsage::Upload)?,
-            tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
-            rows: buffer("logit rows", rows, BufferUsage::Upload)?,
-            wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
-            penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
-            chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
-            ..first // what waits for the device anyway
-        };
+        let inputs = [inputs(results)?, inputs(results)?];
         let mut scratch = |label: &str, words: u64| buffer(label, words, BufferUsage::Scratch);
         Ok(Self {
             limits,
-            inputs: [first, second],
+            inputs,
             stream: scratch("stream", tokens * widths.stream)?,
             qkv: scratch("qkv", tokens * widths.qkv)?,
             q: scratch("q", tokens * widths.q)?,

@@ -2,7 +2,8 @@
 
 use super::Memory;
 use crate::gpu::{BufferSlice, Dispatch};
-use crate::kernels::sample::{LIST_MAX, Params};
+use crate::kernels::maxima::Params;
+use crate::kernels::sample::LIST_MAX;
 use crate::kernels::sampling::{
     KEY_INFINITE, KEY_LEAST, LOG2_E, NONE, Row, draw, key, part_of, weight,
 };

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::connection::Connection;
 use super::conversation::Conversation;
+use super::models::InUse;
 use super::{embed, generate, lora, metrics, sessions, text};
 use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineHandle, EngineStatus};
 use crate::protocol::{
@@ -298,16 +299,15 @@ async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
     let model = ModelFacts::from(&*shared.engine.model);
     let connections = shared.connections.load(Ordering::Acquire);
-    let mut states = states(connection).await?.into_iter();
-    let (name, status) = states.next().ok_or_else(engine_stopped)?;
-    let mut models = vec![ModelCounts::new(name, model.weights_bytes, &status)];
+    let states = states(connection).await?;
+    let counts = states.iter().map(|(model, status)| {
+        ModelCounts::new(model.name.clone(), model.model.weights_bytes, status)
+    });
+    let models = counts.collect();
+    let mut states = states.into_iter().map(|(_, status)| status);
+    let status = states.next().ok_or_else(engine_stopped)?;
     let mut result = StatusResult::new(server_info(), model, status, connections);
-    for (name, status) in states {
-        let known = shared.models.known().into_iter().find(|model| model.name == name);
-        let weights_bytes = known.map_or(0, |model| model.model.weights_bytes);
-        models.push(ModelCounts::new(name, weights_bytes, &status));
-        result.add(status);
-    }
+    states.for_each(|status| result.add(status));
     result.models = models;
     if !connection.is_operator() {
         result.users.retain(|user| user.uid == connection.owner.uid);
@@ -316,18 +316,19 @@ async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
 }
 
 async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> {
-    let models = states(connection).await?;
+    let states = states(connection).await?.into_iter();
+    let models = states.map(|(model, status)| (model.name.clone(), status)).collect();
     let connections = connection.shared.connections.load(Ordering::Acquire);
     Ok(MetricsResult { text: metrics::text(models, connections) })
 }
 
 /// What the engines of all models report, the default's first. One that has stopped is left out,
 /// but for the default's.
-async fn states(connection: &Connection) -> Result<Vec<(String, EngineStatus)>, ErrorObject> {
+async fn states(connection: &Connection) -> Result<Vec<(InUse, EngineStatus)>, ErrorObject> {
     let mut states = Vec::new();
     for (at, model) in connection.shared.models.known().into_iter().enumerate() {
         match ask(&model, |reply| EngineCommand::Status { reply }).await {
-            Ok(status) => states.push((model.name.clone(), status)),
+            Ok(status) => states.push((model, status)),
             Err(error) if at == 0 => return Err(error),
             Err(_) => {}
         }

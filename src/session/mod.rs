@@ -46,6 +46,14 @@ pub struct Traits {
     pub adapters: Vec<UsedAdapter>,
 }
 
+impl Traits {
+    /// Its adapters by their numbers in the model, and their scales.
+    #[must_use]
+    pub fn mix(&self) -> Vec<(usize, f32)> {
+        self.adapters.iter().map(|used| (used.number, used.scale())).collect()
+    }
+}
+
 /// A LoRA adapter that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedAdapter {

@@ -142,7 +142,8 @@ impl Case {
         finite: usize,
         tolerance: f32,
     ) {
-        self.outputs.push(Output { name, slice, kind, finite, tolerance, relative: true });
+        self.expect(name, slice, kind, finite, tolerance);
+        self.outputs.last_mut().expect("it was added").relative = true;
     }
 
     /// The outputs' bytes after a run on `executor`.
