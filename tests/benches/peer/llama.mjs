@@ -9,6 +9,7 @@
 // the driver wanted.
 
 import {createRequire} from "node:module";
+import {availableParallelism} from "node:os";
 import {fileURLToPath, pathToFileURL} from "node:url";
 import {performance} from "node:perf_hooks";
 
@@ -70,7 +71,9 @@ const size = Math.max(...options.prefill, options.decode) + 16;
 const results = {};
 
 async function withContext(sequences, measure) {
-    const context = await model.createContext({contextSize: size, batchSize: size, sequences});
+    // Its own default is more threads than a small machine has cores, which then wait for each other.
+    const threads = availableParallelism();
+    const context = await model.createContext({contextSize: size, batchSize: size, sequences, threads});
     await measure(Array.from({length: sequences}, () => context.getSequence()));
     await context.dispose();
 }
