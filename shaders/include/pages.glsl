@@ -1,9 +1,10 @@
-// KV pages of one layer. A page holds PAGE_TOKENS positions of every kv head: first all K, then all
-// V, then the scales of KV_Q8_0.
+// KV pages of one layer. A page holds PAGE_TOKENS positions: for each kv head its K, then its V;
+// behind all heads the scales of KV_Q8_0.
 //
-//     K  [kv_heads][KV_WORDS / KEY_WORDS][PAGE_TOKENS][KEY_WORDS] words: neighbouring positions
-//        side by side, for lanes that each own a position
-//     V  [kv_heads][PAGE_TOKENS][KV_WORDS] words, for lanes that each own dimensions
+//     [kv_heads] of
+//         K  [KV_WORDS / KEY_WORDS][PAGE_TOKENS][KEY_WORDS] words: neighbouring positions side by
+//            side, for lanes that each own a position
+//         V  [PAGE_TOKENS][KV_WORDS] words, for lanes that each own dimensions
 //     scales of K  [kv_heads][SCALE_WORDS][PAGE_TOKENS] words of two f16, of 32 dimensions each
 //     scales of V  [kv_heads][PAGE_TOKENS][SCALE_WORDS]
 //
@@ -26,13 +27,13 @@ uint page_words(uint kv_heads) { return 2 * kv_heads * PAGE_TOKENS * (KV_WORDS +
 // Word that holds dimension `dim` of K, the first of its word.
 uint k_word(uint page, uint kv_heads, uint kv_head, uint slot, uint dim) {
     uint word = dim / KV_PER_WORD;
-    uint part = (kv_head * (KV_WORDS / KEY_WORDS) + word / KEY_WORDS) * PAGE_TOKENS + slot;
+    uint part = (2 * kv_head * (KV_WORDS / KEY_WORDS) + word / KEY_WORDS) * PAGE_TOKENS + slot;
     return page * page_words(kv_heads) + part * KEY_WORDS + word % KEY_WORDS;
 }
 
 // Word that holds dimension `dim` of V, the first of its word.
 uint v_word(uint page, uint kv_heads, uint kv_head, uint slot, uint dim) {
-    uint row = (kv_heads + kv_head) * PAGE_TOKENS + slot;
+    uint row = (2 * kv_head + 1) * PAGE_TOKENS + slot;
     return page * page_words(kv_heads) + row * KV_WORDS + dim / KV_PER_WORD;
 }
 

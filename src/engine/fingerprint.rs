@@ -66,7 +66,8 @@ pub(super) fn of(path: &Path, config: &KvConfig) -> io::Result<String> {
     let mut text = format!("model {}", hex(&hash.finalize()));
     // Not by the whole layout: the order of words is the device's alone.
     let PageLayout { kv_heads, head_dim, format, .. } = config.layout;
-    let form = format!("{kv_heads} heads of {head_dim} dimensions in {}", format.name());
+    let heads = format!("{kv_heads} heads of {head_dim} dimensions");
+    let form = format!("{heads}, keys beside values, in {}", format.name());
     write!(text, ", caches of {form} in {} layers", config.layers).expect("as above");
     Ok(text)
 }

@@ -68,8 +68,9 @@ const QUAD_WORDS: u32 = 4;
 /// Pages of one layer.
 ///
 /// ```text
-/// K  [kv_heads][words of a head / key_words][TOKENS][key_words] words of 32 bits
-/// V  [kv_heads][TOKENS][words of a head] words
+/// [kv_heads] of
+///     K  [words of a head / key_words][TOKENS][key_words] words of 32 bits
+///     V  [TOKENS][words of a head] words
 /// ```
 ///
 /// and with [`KvFormat::Q8_0`], behind them, words of two f16 scales (the last may be half used):
@@ -132,9 +133,9 @@ impl PageLayout {
         let head_bytes = (4 * self.head_words() * Self::TOKENS) as usize;
         let mut keys = vec![0; head_bytes];
         for page in pages.chunks_exact_mut(self.page_bytes() as usize) {
-            let heads = &mut page[..self.kv_heads as usize * head_bytes];
-            for head in heads.chunks_exact_mut(head_bytes) {
-                keys.copy_from_slice(head);
+            let heads = page.chunks_exact_mut(2 * head_bytes).take(self.kv_heads as usize);
+            for head in heads {
+                keys.copy_from_slice(&head[..head_bytes]);
                 for word in 0..self.head_words() {
                     for slot in 0..Self::TOKENS {
                         let at = |side: u32| {
@@ -185,9 +186,9 @@ impl PageLayout {
         let per_word = self.format.per_word();
         let (words, word, side) = (self.head_words(), dim / per_word, self.key_words);
         let in_page = if value {
-            ((self.kv_heads + kv_head) * Self::TOKENS + slot) * words + word
+            ((2 * kv_head + 1) * Self::TOKENS + slot) * words + word
         } else {
-            let part = (kv_head * (words / side) + word / side) * Self::TOKENS + slot;
+            let part = (2 * kv_head * (words / side) + word / side) * Self::TOKENS + slot;
             part * side + word % side
         };
         (self.page_at(page) + in_page as usize, dim % per_word)
