@@ -7,11 +7,14 @@ use thiserror::Error;
 
 use super::output;
 use crate::config::{Config, KvDtype, Numerics, Places};
-use crate::engine::{CheckOptions, CheckWhen, EngineOptions, OpenError, Opened, TuneOptions, open};
+use crate::engine::{
+    CheckOptions, CheckWhen, EngineOptions, OpenError, OpenExecutor, Opened, TuneOptions, open,
+    open_with,
+};
 use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 use crate::kv_cache::{KvLease, LeaseError};
-use crate::model::ModelLoadError;
+use crate::model::{ModelLoadError, Progress};
 use crate::reference::ReferenceExecutor;
 use crate::scheduler::{Batch, TokenSpan};
 use crate::tokenizer::Tokenizer;
@@ -126,8 +129,11 @@ impl LocalError {
 /// # Errors
 /// The file or the device is not usable.
 pub fn open_local(options: &LocalOptions) -> Result<Box<dyn LocalModel>, LocalError> {
-    let executor = open_device(options.device.as_deref())?;
-    let opened = open_model(Box::new(executor), options, 1, Some(check_new()))?;
+    let device = options.device.clone();
+    let open: OpenExecutor = Box::new(move || Ok(Box::new(open_device(device.as_deref())?)));
+    let opened = load(options, 1, Some(check_new()), |engine, progress| {
+        open_with(open, &options.model, engine, progress)
+    })?;
     let mut local = RunnerModel { opened, lease: None, tokens: 0 };
     local.reset()?;
     Ok(Box::new(local))
@@ -167,12 +173,24 @@ fn check_new() -> CheckOptions {
     }
 }
 
-/// Loads a model and makes room for `sessions` contexts of `options.context_tokens`.
+/// Loads a model onto `executor`, its kernels unchecked, and makes room for `sessions` contexts of
+/// `options.context_tokens`.
 pub(super) fn open_model(
     executor: Box<dyn Executor>,
     options: &LocalOptions,
     sessions: usize,
+) -> Result<Opened, LocalError> {
+    load(options, sessions, None, |engine, progress| {
+        open(executor, &options.model, engine, progress)
+    })
+}
+
+/// Has `open` load a model, with a bar on the terminal.
+fn load(
+    options: &LocalOptions,
+    sessions: usize,
     check: Option<CheckOptions>,
+    open: impl FnOnce(&EngineOptions, Progress<'_>) -> Result<Opened, OpenError>,
 ) -> Result<Opened, LocalError> {
     let context_tokens = options.context_tokens as usize;
     let engine = EngineOptions {
@@ -186,7 +204,7 @@ pub(super) fn open_model(
         ..EngineOptions::default()
     };
     let bar = output::load_bar();
-    let opened = open(executor, &options.model, &engine, &mut |done, total| {
+    let opened = open(&engine, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     })?;

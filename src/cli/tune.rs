@@ -55,7 +55,7 @@ fn measure(
         context_tokens: CONTEXT_TOKENS,
         numerics: options.numerics.into(),
     };
-    let mut runner = open_model(executor, &local, 1, None)?.runner;
+    let mut runner = open_model(executor, &local, 1)?.runner;
     let mut tuner = Tuner::new(tune_options(true, options.numerics.into(), Some(folder)));
     tuner.prepare(&mut runner);
     let style = "tuning {wide_bar} {pos}/{len} {eta}";

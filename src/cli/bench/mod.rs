@@ -55,7 +55,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
         numerics: options.numerics.into(),
     };
     // What is measured may be a driver that computes nothing.
-    let opened = open_model(Box::new(meter), &local, sessions, None)?;
+    let opened = open_model(Box::new(meter), &local, sessions)?;
     let context_tokens = opened.runner.kv().config().context_tokens;
     if context > context_tokens {
         return Err(LocalError::ContextFull { wanted_tokens: context, context_tokens }.into());
