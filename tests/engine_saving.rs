@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use engine_support::{Engine, prompt, request, small_pool};
+use engine_support::{Engine, finish, prompt, request, small_pool};
 use hob::engine::{
     AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions, StateOptions,
 };
@@ -152,6 +152,34 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     for ending in ["parked", "session"] {
         assert_eq!(files(folder.path(), ending), [] as [PathBuf; 0]);
     }
+}
+
+#[test]
+fn a_slow_disk_holds_up_only_those_who_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = EngineOptions { host_cache_bytes: 0, ..options(folder.path()) };
+    let engine = Engine::start(&options);
+    let sessions: Vec<_> = (0..4).map(|_| engine.session()).collect();
+    let ask = |seed: usize| request(sessions[seed], &prompt(seed as u32, 50), 3);
+    let first: Vec<_> = (0..4).map(|seed| engine.run(ask(seed))).collect();
+    assert_eq!(engine.info(sessions[0]).place, CachePlace::Disk);
+    engine.act(sessions[3], SessionAction::Save).unwrap(); // what was to be written before is
+    let name = format!("-{}.parked", sessions[0].0);
+    let parked = files(folder.path(), "parked");
+    let file = parked.iter().find(|file| file.to_string_lossy().ends_with(&name)).unwrap();
+    let content = fs::read(file).unwrap();
+    // A pipe gives nothing until somebody writes to it.
+    fs::remove_file(file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RWXU).unwrap();
+    let slow = engine.generate(ask(0));
+    for _ in 0..3 {
+        assert_eq!(engine.run(ask(3)).tokens, first[3].tokens);
+    }
+    assert!(engine.info(sessions[0]).busy);
+    fs::write(file, content).unwrap();
+    let slow = finish(slow);
+    assert_eq!((slow.cached_tokens, slow.tokens), (49, first[0].tokens.clone()));
+    engine.stop();
 }
 
 #[test]

@@ -13,6 +13,15 @@ use crate::scheduler::{Claim, Placement, Priority, place};
 /// Who has waited this long for memory, and is next, is let in before anybody else.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What came of letting a request in.
+enum Entered {
+    Yes,
+    /// There is no room.
+    No,
+    /// There is, and its cache is being read.
+    Fetching,
+}
+
 impl Worker {
     /// Most tokens that the request may generate, or why it cannot be served.
     pub(super) fn check(&self, request: &GenerateRequest) -> Result<usize, AdmitError> {
@@ -78,34 +87,42 @@ impl Worker {
                     continue;
                 }
             };
-            if self.enter(number)? {
-                if let Some(victim) = victim
-                    && self.running.iter().any(|g| g.number == victim)
-                {
-                    self.pause(victim);
+            match self.enter(number)? {
+                Entered::Fetching => {} // nobody waits behind it
+                Entered::Yes => {
+                    if let Some(victim) = victim
+                        && self.running.iter().any(|g| g.number == victim)
+                    {
+                        self.pause(victim);
+                    }
+                    let generation = self.take_waiting(number);
+                    self.running.push(generation);
                 }
-                let generation = self.take_waiting(number);
-                self.running.push(generation);
-            } else if self.running.is_empty() && self.embeddings.iter().all(|e| e.open.is_empty()) {
-                let generation = self.take_waiting(number);
-                let wanted = generation.history().len() + 1;
-                let error = self.kv_full(wanted);
-                self.refuse(generation, error);
-            } else if first && now.duration_since(arrived) > MEMORY_PATIENCE {
-                break;
-            } else {
-                blocked = Some(claim.priority);
+                Entered::No if self.nobody_gives_room() => {
+                    let generation = self.take_waiting(number);
+                    let wanted = generation.history().len() + 1;
+                    let error = self.kv_full(wanted);
+                    self.refuse(generation, error);
+                }
+                Entered::No if first && now.duration_since(arrived) > MEMORY_PATIENCE => break,
+                Entered::No => blocked = Some(claim.priority),
             }
             first = false;
         }
         Ok(())
     }
 
+    /// Whether no room will become free by itself.
+    fn nobody_gives_room(&self) -> bool {
+        self.running.is_empty() && self.embeddings.iter().all(|e| e.open.is_empty())
+    }
+
     /// The waiting request that is next, of those more urgent than `blocked`.
     fn next_waiting(&self, blocked: Option<Priority>) -> Option<u64> {
         // Who is at a limit of their own waits for themselves, and everybody else passes.
         let free = |g: &&Generation| {
-            blocked.is_none_or(|blocked| g.priority < blocked) && self.is_within_quota(g)
+            let may = blocked.is_none_or(|blocked| g.priority < blocked);
+            may && !self.fetches.has(g.session) && self.is_within_quota(g)
         };
         let claims: Vec<Claim> = self.waiting.iter().filter(free).map(Generation::claim).collect();
         let order = self.fair.order(&claims);
@@ -122,17 +139,23 @@ impl Worker {
     }
 
     /// Makes room for a request's prompt and its next token, and brings its session's cache back.
-    fn enter(&mut self, number: u64) -> Result<bool, DeviceError> {
+    fn enter(&mut self, number: u64) -> Result<Entered, DeviceError> {
         let generation = self.waiting(number);
         let (id, known) = (generation.session, generation.history().len());
         let asker = Asker::Waiting(generation.priority);
         let keep = self.prefix_to_keep(generation);
         if !self.make_room_within_quota(id, generation.tokens_wanted())? {
-            return Ok(false);
+            return Ok(Entered::No);
         }
         let wanted = self.pages_missing(id, keep, known);
-        if !self.free_pages(wanted, asker, id)? || !self.bring_back(id, keep, asker)? {
-            return Ok(false);
+        if !self.free_pages(wanted, asker, id)? {
+            return Ok(Entered::No);
+        }
+        if self.fetch_parked(id) {
+            return Ok(Entered::Fetching);
+        }
+        if !self.bring_back(id, keep, asker)? {
+            return Ok(Entered::No);
         }
         let keep = self.sessions.get(id).tokens.len(); // less where a cache was given up or damaged
         let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
@@ -141,7 +164,7 @@ impl Worker {
             generation.cached = Some(keep);
             self.totals.cached_tokens += keep as u64;
         }
-        Ok(true)
+        Ok(Entered::Yes)
     }
 
     /// How much the cache holds of what is known; at least one token is computed if anything is

@@ -10,6 +10,7 @@ mod budget;
 mod check;
 mod embed_steps;
 mod embedding;
+mod fetching;
 mod fingerprint;
 mod flight;
 mod heartbeat;

@@ -11,7 +11,7 @@ use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::scheduler::Priority;
 use crate::session::{
-    FileWriter, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
+    FileThread, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
     SpillFile, Traits,
 };
 
@@ -33,24 +33,38 @@ pub(super) struct Files {
     disk_cache_bytes: u64,
     /// What caches are computed by, and their form.
     made_by: String,
-    writer: FileWriter,
+    thread: FileThread,
 }
 
 impl Files {
     pub(super) fn new(options: &StateOptions, made_by: String) -> io::Result<Self> {
         let folder = SessionFolder::new(&options.folder, &options.model, &made_by);
         let disk_cache_bytes = options.disk_cache_bytes;
-        Ok(Self { folder, disk_cache_bytes, made_by, writer: FileWriter::start()? })
+        Ok(Self { folder, disk_cache_bytes, made_by, thread: FileThread::start()? })
     }
 
     /// Removes a saved session's file; most have none.
     pub(super) fn forget(&self, owner: Owner, id: SessionId) {
-        self.writer.remove(self.folder.saved(owner.uid, id.0));
+        self.thread.remove(self.saved(owner, id));
+    }
+
+    /// Where a session is saved.
+    pub(super) fn saved(&self, owner: Owner, id: SessionId) -> PathBuf {
+        self.folder.saved(owner.uid, id.0)
+    }
+
+    /// Has a file read once those are written that were handed over before, and says what is in it.
+    pub(super) fn fetch(
+        &self,
+        path: PathBuf,
+        done: impl FnOnce(Result<Saved, SessionFileError>) + Send + 'static,
+    ) {
+        self.thread.read(path, self.made_by.clone(), done);
     }
 
     /// Reads a file that was written before.
     fn read(&self, path: &Path) -> Result<Saved, SessionFileError> {
-        self.writer.flush();
+        self.thread.flush();
         Saved::read(path, &self.made_by)
     }
 }
@@ -147,8 +161,13 @@ impl Worker {
             }
             (None, None) => Vec::new(),
         };
+        Ok(Saved { header: self.header(id, cache.len()), tokens, cache })
+    }
+
+    /// What a session's file says about it.
+    fn header(&self, id: SessionId, cache_bytes: usize) -> Header {
         let session = self.sessions.get(id);
-        let header = Header {
+        Header {
             uid: session.owner.uid,
             session: id.0,
             name: session.traits.name.clone(),
@@ -157,10 +176,9 @@ impl Worker {
             ttl_seconds: session.traits.ttl.map(|ttl| ttl.as_secs()),
             adapters: session.traits.adapters.clone(),
             made_by: self.files.as_ref().map_or_else(String::new, |files| files.made_by.clone()),
-            tokens: tokens.len() as u64,
-            cache_bytes: cache.len() as u64,
-        };
-        Ok(Saved { header, tokens, cache })
+            tokens: session.tokens.len() as u64,
+            cache_bytes: cache_bytes as u64,
+        }
     }
 
     /// Saves a session as it is now: the file is on the disk when `done` is told.
@@ -173,8 +191,8 @@ impl Worker {
             done(Err(AdmitError::NoStateFolder));
             return Ok(());
         };
-        let path = files.folder.saved(self.sessions.get(id).owner.uid, id.0);
-        let writer = files.writer.clone();
+        let path = files.saved(self.sessions.get(id).owner, id);
+        let thread = files.thread.clone();
         let saved = match self.snapshot(id) {
             Ok(saved) => saved,
             Err(error) => {
@@ -183,21 +201,23 @@ impl Worker {
             }
         };
         let info = self.session_info(id);
-        writer.write(saved, path, true, move |written| {
+        thread.write(saved, path, true, move |written| {
             done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(told(&error))));
         });
         Ok(())
     }
 
-    /// Takes a session back to where it was saved.
-    pub(super) fn restore_session(&mut self, id: SessionId) -> Result<SessionInfo, AdmitError> {
-        let Some(files) = &self.files else { return Err(AdmitError::NoStateFolder) };
-        let session = self.sessions.get(id);
-        if session.busy {
-            return Err(AdmitError::SessionBusy(id.0));
+    /// Makes a session what its file says.
+    pub(super) fn restore_from(
+        &mut self,
+        id: SessionId,
+        found: Result<Saved, SessionFileError>,
+    ) -> Result<SessionInfo, AdmitError> {
+        if !self.sessions.contains(id) {
+            return Err(AdmitError::UnknownSession(id.0)); // closed meanwhile
         }
-        let path = files.folder.saved(session.owner.uid, id.0);
-        let saved = files.read(&path).map_err(|error| AdmitError::NotSaved(told(&error)))?;
+        self.sessions.get_mut(id).busy = false;
+        let saved = found.map_err(|error| AdmitError::NotSaved(told(&error)))?;
         let adapters = self.find_saved_adapters(&saved.header.adapters)?;
         if adapters != self.sessions.get(id).traits.adapters {
             let what = "it was computed with other adapters";
@@ -210,7 +230,7 @@ impl Worker {
     /// Saves every session, the one used last first: the daemon may not have the time for all.
     pub(super) fn save_all(&mut self) {
         let Some(files) = &self.files else { return };
-        let writer = files.writer.clone();
+        let thread = files.thread.clone();
         for id in self.sessions.by_last_use() {
             // A device that fails now has nothing else to do: what it holds is not saved.
             let _ = self.save_session(id, move |saved| {
@@ -219,7 +239,7 @@ impl Worker {
                 }
             });
         }
-        writer.flush();
+        thread.flush();
     }
 
     /// Whether a cache of so many bytes may be moved into a file.
@@ -237,16 +257,25 @@ impl Worker {
         if !self.disk_room(bytes.len() as u64) {
             return false;
         }
-        let (path, writer) = (files.folder.parked(session.owner.uid, id.0), files.writer.clone());
-        let Ok(saved) = self.snapshot(id) else { return false };
+        let (path, thread) = (files.folder.parked(session.owner.uid, id.0), files.thread.clone());
+        let config = *self.runner.kv_config();
+        let session = self.sessions.get_mut(id);
+        let Some(Parked::Host(bytes)) = session.parked.take() else { return false };
+        let tokens = session.tokens.clone();
+        // Tokens may have been cut off since it was moved out.
+        let cache = match bytes.len() == config.bytes_of(tokens.len()) {
+            true => bytes,
+            false => config.first_pages(&bytes, tokens.len()),
+        };
+        let saved = Saved { header: self.header(id, cache.len()), tokens, cache };
         let cache_bytes = saved.cache.len() as u64;
         // Of no use to another life of the daemon.
-        writer.write(saved, path.clone(), false, |written| {
+        thread.write(saved, path.clone(), false, |written| {
             if let Err(error) = written {
                 tracing::warn!(%error, "a cache could not be moved to the disk");
             }
         });
-        let file = SpillFile { path, cache_bytes, writer };
+        let file = SpillFile { path, cache_bytes, thread };
         self.sessions.get_mut(id).parked = Some(Parked::Disk(file));
         true
     }

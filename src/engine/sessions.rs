@@ -91,7 +91,10 @@ impl Worker {
             SessionAction::Save => {
                 return self.save_session(id, |saved| drop(reply.send(saved)));
             }
-            SessionAction::Restore => (self.restore_session(id), Ok(())),
+            SessionAction::Restore => {
+                self.restore_session(id, reply);
+                return Ok(());
+            }
             SessionAction::Truncate { tokens } => {
                 (self.truncate_session(id, tokens as usize), Ok(()))
             }

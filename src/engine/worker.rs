@@ -14,6 +14,7 @@ use super::activity::KvPages;
 use super::adapters::{AdapterBase, Adapters};
 use super::budget::Budget;
 use super::embedding::Embedding;
+use super::fetching::Fetches;
 use super::flight::Flying;
 use super::heartbeat::Heartbeat;
 use super::open::{EngineOptions, Opened};
@@ -36,6 +37,9 @@ use crate::tokenizer::Tokenizer;
 
 /// Commands served between two steps: a flood of them must not stop those that generate.
 const COMMANDS_A_STEP: usize = 256;
+
+/// How often is looked whether a file was read, where there is nothing else to do.
+const FETCH_LOOK: Duration = Duration::from_millis(5);
 
 /// Everything the engine's thread owns.
 pub(super) struct Worker {
@@ -64,6 +68,7 @@ pub(super) struct Worker {
     pub(super) slices: Slices,
     pub(super) host_cache_bytes: u64,
     pub(super) files: Option<Files>,
+    pub(super) fetches: Fetches,
     pub(super) sessions_max: usize,
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
@@ -120,6 +125,7 @@ impl Worker {
             fair: Fairness::default(),
             host_cache_bytes: options.host_cache_bytes,
             files,
+            fetches: Fetches::default(),
             sessions_max: options.sessions_max,
             requests_queued_max: options.requests_queued_max,
             started: Instant::now(),
@@ -153,6 +159,8 @@ impl Worker {
         loop {
             let command = if self.asleep.is_some() || self.is_idle() {
                 self.rest(commands)?.ok_or(TryRecvError::Disconnected)
+            } else if self.only_waits_for_files() {
+                self.wait_for_files(commands)
             } else if served < COMMANDS_A_STEP {
                 commands.try_recv()
             } else {
@@ -174,7 +182,8 @@ impl Worker {
                 Err(TryRecvError::Empty) => {
                     served = 0;
                     self.last_busy = Instant::now();
-                    self.admit().and_then(|()| self.step()).and_then(|()| self.embed())
+                    self.take_fetched();
+                    self.go_on()
                 }
             };
             if let Err(error) = done {
@@ -185,9 +194,41 @@ impl Worker {
         }
     }
 
+    /// Takes a step, if there is one to take.
+    fn go_on(&mut self) -> Result<(), DeviceError> {
+        if self.has_no_requests() {
+            return Ok(()); // the model may be off the device
+        }
+        self.admit()?;
+        self.step()?;
+        self.embed()
+    }
+
     /// Whether nobody waits for it.
     pub(super) fn is_idle(&self) -> bool {
+        self.has_no_requests() && !self.fetches.any()
+    }
+
+    fn has_no_requests(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty() && self.embeddings.is_empty()
+    }
+
+    /// Whether there is nothing to do until a file is read.
+    fn only_waits_for_files(&self) -> bool {
+        self.fetches.any() && self.running.is_empty() && self.embeddings.is_empty()
+    }
+
+    /// Waits for a command until it is time to look whether a file was read.
+    fn wait_for_files(
+        &self,
+        commands: &mut Receiver<EngineCommand>,
+    ) -> Result<EngineCommand, TryRecvError> {
+        self.heartbeat.beat(); // it is the disk that takes its time
+        match receive(commands, Some(FETCH_LOOK)) {
+            Received::Command(command) => Ok(command),
+            Received::Closed => Err(TryRecvError::Disconnected),
+            Received::TimedOut => Err(TryRecvError::Empty),
+        }
     }
 
     /// Waits for a command while nobody waits for the engine; `None` when none can come.

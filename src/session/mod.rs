@@ -1,10 +1,10 @@
 //! Sessions: who owns each, and what its cache holds.
 
 mod file;
-mod writer;
+mod file_thread;
 
 pub use file::{Header, Saved, SessionFileError, SessionFolder};
-pub use writer::FileWriter;
+pub use file_thread::FileThread;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -99,17 +99,17 @@ pub enum CachePlace {
 /// A file that parks a cache; it goes with this.
 #[derive(Debug)]
 pub struct SpillFile {
-    /// The file; it is there, and whole, after a [`FileWriter::flush`].
+    /// The file; it is there, and whole, after a [`FileThread::flush`].
     pub path: PathBuf,
     /// Bytes of the cache in it.
     pub cache_bytes: u64,
     /// What writes and removes it.
-    pub writer: FileWriter,
+    pub thread: FileThread,
 }
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        self.writer.remove(std::mem::take(&mut self.path));
+        self.thread.remove(std::mem::take(&mut self.path));
     }
 }
 

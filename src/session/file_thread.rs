@@ -1,5 +1,5 @@
-//! Files of sessions are written and removed by a thread of its own, in the order in which it is
-//! asked to: a disk that takes its time does not hold up the engine.
+//! Files of sessions are written, read and removed by a thread of its own, in the order in which it
+//! is asked to: a disk that takes its time does not hold up the engine.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,23 @@ use super::file::{Saved, SessionFileError};
 /// with more waits.
 const WAITING_MAX: usize = 2;
 
-/// Told when a file is written, or why not.
-type Done = Box<dyn FnOnce(Result<(), SessionFileError>) + Send>;
+/// Told when a file is done with: what is in it where it was read, or why it was not.
+type Done<T> = Box<dyn FnOnce(Result<T, SessionFileError>) + Send>;
 
 enum Job {
-    Write { saved: Box<Saved>, path: PathBuf, durable: bool, done: Done },
+    Write { saved: Box<Saved>, path: PathBuf, durable: bool, done: Done<()> },
+    Read { path: PathBuf, made_by: String, done: Done<Saved> },
     Remove(PathBuf),
     Flush(SyncSender<()>),
 }
 
 /// What hands files to the thread; it ends with the last of these.
 #[derive(Clone, Debug)]
-pub struct FileWriter {
+pub struct FileThread {
     jobs: SyncSender<Job>,
 }
 
-impl FileWriter {
+impl FileThread {
     /// Starts the thread.
     ///
     /// # Errors
@@ -49,6 +50,16 @@ impl FileWriter {
         self.send(Job::Write { saved: Box::new(saved), path, durable, done: Box::new(done) });
     }
 
+    /// Reads a file as [`Saved::read`] does, and says what is in it.
+    pub fn read(
+        &self,
+        path: PathBuf,
+        made_by: String,
+        done: impl FnOnce(Result<Saved, SessionFileError>) + Send + 'static,
+    ) {
+        self.send(Job::Read { path, made_by, done: Box::new(done) });
+    }
+
     /// Removes a file, if there is one.
     pub fn remove(&self, path: PathBuf) {
         self.send(Job::Remove(path));
@@ -63,11 +74,15 @@ impl FileWriter {
 
     fn send(&self, job: Job) {
         // The thread ends after its senders, or with a panic, which has been told.
-        if let Err(lost) = self.jobs.send(job)
-            && let Job::Write { path, done, .. } = lost.0
-        {
+        let Err(lost) = self.jobs.send(job) else { return };
+        let gone = |path| {
             let source = io::Error::other("the thread that writes files is gone");
-            done(Err(SessionFileError::Io { path, source }));
+            SessionFileError::Io { path, source }
+        };
+        match lost.0 {
+            Job::Write { path, done, .. } => done(Err(gone(path))),
+            Job::Read { path, done, .. } => done(Err(gone(path))),
+            Job::Remove(_) | Job::Flush(_) => {}
         }
     }
 }
@@ -76,6 +91,7 @@ fn work(jobs: &Receiver<Job>) {
     for job in jobs {
         match job {
             Job::Write { saved, path, durable, done } => done(saved.write(&path, durable)),
+            Job::Read { path, made_by, done } => done(Saved::read(&path, &made_by)),
             Job::Remove(path) => {
                 let _ = fs::remove_file(path); // a leftover goes at the next start
             }
@@ -112,22 +128,22 @@ mod tests {
     #[test]
     fn jobs_are_done_in_their_order_and_failures_told() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (writer, path) = (FileWriter::start().expect("a thread"), folder.path().join("file"));
+        let (thread, path) = (FileThread::start().expect("a thread"), folder.path().join("file"));
         let (told, results) = channel();
         let write = |session, path: &std::path::Path| {
             let told = told.clone();
             let done =
                 move |written: Result<(), _>| told.send(written.is_ok()).expect("it is read");
-            writer.write(saved(session), path.to_owned(), true, done);
+            thread.write(saved(session), path.to_owned(), true, done);
         };
         (0..20).for_each(|session| write(session, &path));
-        writer.flush();
+        thread.flush();
         assert_eq!(Saved::read(&path, "this").expect("whole"), saved(19));
-        writer.remove(path.clone());
+        thread.remove(path.clone());
         write(5, &path.join("below a file that is gone"));
         fs::write(folder.path().join("plain"), b"").expect("written");
         write(6, &folder.path().join("plain").join("below a file"));
-        writer.flush();
+        thread.flush();
         let results: Vec<_> = results.try_iter().collect();
         assert_eq!(results[..20], [true; 20]);
         assert_eq!(results[20..], [true, false]);
