@@ -1,10 +1,10 @@
-// penalise: makes the last tokens of a text less likely, each once.
+// penalise: makes the last tokens of a text less likely, each by how often it is there.
 //
 // Dispatch   (rows, 1, 1); local size (LANES, 1, 1)
 // Binding 0  logits  f32 [rows, stride]
 // Binding 1  wanted  readonly  Row [rows] (include/sampling.glsl)
-// Binding 2  tokens  readonly  u32 [rows, PENALTIES_MAX], the first `penalties` of each row used:
-//                    no two of them alike
+// Binding 2  listed  readonly  Penalty [rows, PENALTIES_MAX], the first `penalties` of each row
+//                    used: no two of one token
 // Binding 3  chosen  readonly  u32 [rows of the step before], its tokens
 // Needs      no subgroup features
 // Numerics   bit for bit as the twin
@@ -22,14 +22,18 @@ layout(push_constant) uniform Params {
 #include "sampling.glsl"
 layout(std430, binding = 0) buffer Logits { float logits[]; };
 layout(std430, binding = 1) readonly buffer Wanted { Row wanted[]; };
-layout(std430, binding = 2) readonly buffer Tokens { uint tokens[]; };
+layout(std430, binding = 2) readonly buffer Listed { Penalty listed[]; };
 layout(std430, binding = 3) readonly buffer Chosen { uint chosen[]; };
 
-void penalise(uint row, uint token) {
+void penalise(uint row, uint token, uint count) {
     if (token < wanted[row].vocab) {
         const float logit = logits[row * stride + token];
-        logits[row * stride + token] =
-            logit * (logit <= 0.0 ? wanted[row].penalty : wanted[row].relief);
+        const float factor = logit <= 0.0 ? wanted[row].penalty : wanted[row].relief;
+        precise float loss = float(count) * wanted[row].frequency;
+        loss = loss + wanted[row].presence;
+        precise float left = logit * factor;
+        left = left - loss;
+        logits[row * stride + token] = left;
     }
 }
 
@@ -37,18 +41,19 @@ void main() {
     const uint row = gl_WorkGroupID.x;
     const uint count = wanted[row].penalties;
     const uint first = row * PENALTIES_MAX;
-    for (uint i = gl_LocalInvocationID.x; i < count; i += LANES) {
-        penalise(row, tokens[first + i]);
-    }
     const uint pending = wanted[row].penalty_pending;
-    if (gl_LocalInvocationID.x == 0 && pending != NONE) {
-        const uint token = chosen[pending];
+    const uint next = pending == NONE ? NONE : chosen[pending];
+    for (uint i = gl_LocalInvocationID.x; i < count; i += LANES) {
+        const Penalty one = listed[first + i];
+        penalise(row, one.token, one.count + (one.token == next ? 1 : 0));
+    }
+    if (gl_LocalInvocationID.x == 0 && next != NONE) {
         bool known = false;
         for (uint i = 0; i < count; i++) {
-            known = known || tokens[first + i] == token;
+            known = known || listed[first + i].token == next;
         }
         if (!known) {
-            penalise(row, token);
+            penalise(row, next, 1);
         }
     }
 }

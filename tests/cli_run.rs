@@ -39,6 +39,10 @@ fn options_reach_the_daemon() {
         "0.1",
         "--repeat-penalty",
         "1.1",
+        "--presence-penalty",
+        "0.5",
+        "--frequency-penalty",
+        "-0.25",
         "--seed",
         "18446744073709551615",
         "--max-tokens",
@@ -56,7 +60,7 @@ fn options_reach_the_daemon() {
     let expected = json!({
         "session": "taken", "prompt": "The", "max_tokens": 9, "temperature": 0.5, "top_k": 3,
         "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1, "seed": u64::MAX, "stop": ["a", "b"],
-        "stream": true,
+        "stream": true, "presence_penalty": 0.5, "frequency_penalty": -0.25,
     });
     let asked = daemon.asked("generate");
     assert_eq!(asked.len(), 1);

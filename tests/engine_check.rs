@@ -138,3 +138,28 @@ fn what_passed_is_not_probed_again_and_what_failed_stays_avoided() -> Result<(),
     assert_eq!(load(CheckWhen::Auto)?, first, "a damaged file is as none");
     Ok(())
 }
+
+#[test]
+fn attention_is_checked_also_where_its_past_is_split() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let kept = folder.path().join("cache");
+    let short = options(CheckWhen::Auto, Some(&kept));
+    let deep = EngineOptions { context_tokens: 600, kv_tokens: 1200, ..short.clone() };
+    // The last constant says whether splits are joined.
+    let passed = |options: &EngineOptions| -> Result<Vec<bool>, Failure> {
+        open(&model, &Plan::default(), options)?;
+        let mut found = Vec::new();
+        for file in std::fs::read_dir(&kept)? {
+            let text = std::fs::read_to_string(file?.path())?;
+            let pipelines = text.split('"').filter(|name| name.starts_with("attention "));
+            found.extend(pipelines.map(|name| name.ends_with(",1")));
+        }
+        Ok(found)
+    };
+    let of_short = passed(&short)?;
+    assert!(!of_short.is_empty() && !of_short.contains(&true), "{of_short:?}");
+    let of_deep = passed(&deep)?;
+    assert!(of_deep.contains(&true), "{of_deep:?}");
+    Ok(())
+}

@@ -45,14 +45,19 @@ fn params(kind: u64) -> SamplingParams {
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         seed: Some(kind),
     };
     match kind % 6 {
         0 => SamplingParams { temperature: 0.0, ..plain },
-        1 => SamplingParams { temperature: 0.0, repeat_penalty: 1.3, ..plain },
+        1 => {
+            let presence_penalty = 0.2 * (kind / 6) as f32;
+            SamplingParams { temperature: 0.0, repeat_penalty: 1.3, presence_penalty, ..plain }
+        }
         2 => plain,
         3 => SamplingParams { top_k: 20, top_p: 0.9, repeat_penalty: 1.1, ..plain },
-        4 => SamplingParams { top_p: 0.7, min_p: 0.02, ..plain },
+        4 => SamplingParams { top_p: 0.7, min_p: 0.02, frequency_penalty: 0.4, ..plain },
         _ => SamplingParams { seed: Some(kind), ..SamplingParams::default() },
     }
 }

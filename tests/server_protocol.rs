@@ -96,6 +96,8 @@ fn limits_stand_in_the_manual_as_they_are() {
         ("top_p", defaults.top_p),
         ("min_p", defaults.min_p),
         ("repeat_penalty", defaults.repeat_penalty),
+        ("presence_penalty", defaults.presence_penalty),
+        ("frequency_penalty", defaults.frequency_penalty),
     ] {
         let row = MANUAL.lines().find(|line| line.starts_with(&format!("| `{field}?` |"))).unwrap();
         assert!(row.ends_with(&format!("| {value} |")), "{row}: {value}");

@@ -105,7 +105,8 @@ async fn parameters_reach_the_engine_and_results_come_back() {
     let params = json!({
         "session": "s", "tokens": [7, 8, 9], "max_tokens": 2, "temperature": 0.5, "top_k": 3,
         "top_p": 0.25, "min_p": 0.125, "repeat_penalty": 1.5, "seed": u64::MAX, "stop": "x",
-        "logprobs": 2, "prompt_logprobs": 0, "stream": false,
+        "logprobs": 2, "prompt_logprobs": 0, "stream": false, "presence_penalty": 0.25,
+        "frequency_penalty": -0.5,
     });
     let result = client.call("generate", params).await["result"].take();
     let request = bench.arrived().await;
@@ -113,6 +114,7 @@ async fn parameters_reach_the_engine_and_results_come_back() {
     let sampling = request.sampling;
     assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 3, 0.25));
     assert_eq!((sampling.min_p, sampling.repeat_penalty), (0.125, 1.5));
+    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (0.25, -0.5));
     assert_eq!((sampling.seed, request.stop), (Some(u64::MAX), vec!["x".to_owned()]));
     assert_eq!((request.logprobs, request.prompt_logprobs), (Some(2), Some(0)));
     assert_eq!(result["text"], "aa");

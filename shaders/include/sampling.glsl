@@ -13,6 +13,13 @@ struct Row {
     uint penalty_pending; // row of the step before, or NONE
     float penalty;        // factor of penalised logits up to 0
     float relief;         // factor of those above 0
+    float frequency;      // taken off them then, for each time that the token is there
+    float presence;       // taken off besides, once
+};
+
+struct Penalty {
+    uint token;
+    uint count; // how often it is there
 };
 
 const uint NONE = 0xffffffffu;

@@ -20,6 +20,8 @@ pub(crate) fn params(sampling: &SamplingOptions) -> GenerateParams {
         top_p: sampling.top_p,
         min_p: sampling.min_p,
         repeat_penalty: sampling.repeat_penalty,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
         seed: sampling.seed,
         stop,
         // Somebody waits for it.

@@ -21,6 +21,12 @@ pub struct Sampling {
     /// Above 1, makes tokens seen lately less likely; 1 is off.
     #[serde(deserialize_with = "penalty")]
     pub repeat_penalty: Option<f32>,
+    /// Lowers the logits of tokens seen lately by so much; 0 is off.
+    #[serde(deserialize_with = "loss")]
+    pub presence_penalty: Option<f32>,
+    /// Lowers them by so much for each time that they were seen; 0 is off.
+    #[serde(deserialize_with = "loss")]
+    pub frequency_penalty: Option<f32>,
 }
 
 impl Sampling {
@@ -33,13 +39,16 @@ impl Sampling {
             top_p: self.top_p.or(other.top_p),
             min_p: self.min_p.or(other.min_p),
             repeat_penalty: self.repeat_penalty.or(other.repeat_penalty),
+            presence_penalty: self.presence_penalty.or(other.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
         }
     }
 }
 
 /// What a value of the configuration should be.
 pub(super) const SAMPLING_WANTED: &str = "a table of temperature (0 to 100), top_k (from 0), top_p \
-                                          and min_p (0 to 1) and repeat_penalty (0.01 to 100)";
+                                          and min_p (0 to 1), repeat_penalty (0.01 to 100), \
+                                          presence_penalty and frequency_penalty (-100 to 100)";
 
 fn temperature<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
     within(deserializer, 0.0, 100.0)
@@ -51,6 +60,10 @@ fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::E
 
 fn penalty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
     within(deserializer, 0.01, 100.0)
+}
+
+fn loss<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+    within(deserializer, -100.0, 100.0)
 }
 
 fn within<'de, D: Deserializer<'de>>(

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::runner::{Runner, STEP_TIMEOUT, Wanted};
 use crate::gpu::{BufferHandle, Command, DeviceError, Dispatch, Executor, Recording};
-use crate::kernels::{by_name, sample};
+use crate::kernels::sampling::Penalty;
+use crate::kernels::{attention, by_name, sample};
+use crate::kv_cache::KvLease;
 use crate::model::{ADAPTERS_MAX, BatchShape};
 use crate::probe::{self, Key, Probe};
 use crate::sampler::{Sampler, SamplingParams};
@@ -64,6 +66,10 @@ const KIND: &str = "checks";
 /// Tokens of the steps that pipelines are looked for in: all numbers of columns that products tell
 /// apart. The first goes over a page, so that attention has a past to look at.
 const STEPS: [usize; 8] = [40, 1, 2, 3, 5, 9, 17, 128];
+
+/// Where in a long context a token is looked at as well: there its past is cut in splits, some of
+/// them full and the last one not. What no step wrote holds zeros, which count in a softmax.
+const DEEP: usize = 2 * attention::SPLIT_TOKENS as usize + 40;
 
 /// The check of one model on one device.
 #[derive(Debug)]
@@ -177,30 +183,50 @@ impl Runner {
         let (kv, executor) = self.kv_mut();
         let Ok(mut lease) = kv.lease() else { return Ok(None) };
         let context = kv.config().context_tokens;
-        let grown = kv.grow(executor, &mut lease, 0, context.min(STEPS.iter().sum()))?;
+        let all: usize = STEPS.iter().sum();
         let mut ended = Ok(None);
-        if grown.is_ok() {
-            let pages = lease.pages().iter().map(|page| u64::from(page.index()) + 1).max();
-            let used = self.used_bytes(pages.unwrap_or(0));
+        if kv.grow(executor, &mut lease, 0, context.min(all))?.is_ok() {
+            let mut spans = Vec::new();
             let mut position = 0;
             for tokens in STEPS {
                 let tokens = tokens.min(self.model().limits().tokens_max).min(context);
                 position = if position + tokens > context { 0 } else { position };
-                let span = self.seeded_span(lease.table(), position, tokens);
+                spans.push((position, tokens));
                 position += tokens;
-                let batch = Batch { spans: vec![span] };
-                ended = self.probe_step(&batch, 0, reference, passed, &used);
-                let adapters = self.model().adapters();
-                if matches!(ended, Ok(None)) && adapters != 0 {
-                    ended = self.probe_step(&batch, adapters, reference, passed, &used);
-                }
-                if !matches!(ended, Ok(None)) {
-                    break;
-                }
             }
+            let (kv, executor) = self.kv_mut();
+            let deep = (DEEP + 1).min(context);
+            if deep > all && kv.grow(executor, &mut lease, all, deep)?.is_ok() {
+                spans.push((deep - 1, 1));
+            }
+            ended = self.probe_spans(&lease, &spans, reference, passed);
         }
         self.kv_mut().0.release(lease);
         ended
+    }
+
+    /// Probes steps of so many tokens at such positions, with and without adapters.
+    fn probe_spans(
+        &mut self,
+        lease: &KvLease,
+        spans: &[(usize, usize)],
+        reference: &mut dyn Executor,
+        passed: &mut BTreeSet<String>,
+    ) -> Result<Option<KernelFault>, DeviceError> {
+        let pages = lease.pages().iter().map(|page| u64::from(page.index()) + 1).max();
+        let used = self.used_bytes(pages.unwrap_or(0));
+        let adapters = self.model().adapters();
+        for &(position, tokens) in spans {
+            let span = self.seeded_span(lease.table(), position, tokens);
+            let batch = Batch { spans: vec![span] };
+            for adapters in [0, adapters].into_iter().take(1 + usize::from(adapters != 0)) {
+                let fault = self.probe_step(&batch, adapters, reference, passed, &used)?;
+                if fault.is_some() {
+                    return Ok(fault);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// How much of the cache's buffers is in use where `pages` pages are.
@@ -221,10 +247,17 @@ impl Runner {
 
     /// A draw as requests want it that say nothing else, with some tokens less likely.
     fn seeded_draw(&self) -> Wanted {
-        let params = SamplingParams { seed: Some(1), repeat_penalty: 1.1, ..Default::default() };
+        let params = SamplingParams {
+            seed: Some(1),
+            repeat_penalty: 1.1,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.5,
+            ..Default::default()
+        };
         let sampler = Sampler::new(&params, self.model().vocab());
         let row = sampler.expect("its parameters are in their ranges").row(0);
-        Wanted { row, penalties: vec![1, 2, 0] }
+        let penalties = [(1, 1), (2, 3), (0, 2)].map(|(token, count)| Penalty { token, count });
+        Wanted { row, penalties: penalties.to_vec() }
     }
 
     /// Runs the commands of a step that are not like one before, and probes the new pipelines.

@@ -163,7 +163,7 @@ impl Generation {
         }
         let row = self.sampler.row(u64::from(pending.is_some()));
         let count = PENALTY_TOKENS - usize::from(pending.is_some());
-        let pending = pending.filter(|_| sampling.repeat_penalty != 1.0);
+        let pending = pending.filter(|_| sampling.penalises());
         Some(Wanted {
             row: Row { penalty_pending: pending.unwrap_or(NONE), ..row },
             penalties: self.sampler.penalised(&self.history, count),

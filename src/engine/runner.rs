@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bytemuck::Zeroable;
+
 use crate::gpu::{BufferSlice, Choice, DeviceError, Executor, PreparedId, Recording, Ticket, Work};
-use crate::kernels::sampling::{NONE, PENALTIES_MAX, Row};
+use crate::kernels::sampling::{NONE, PENALTIES_MAX, Penalty, Row};
 use crate::kernels::work::{self, Positions};
 use crate::kv_cache::{KvCache, KvLease};
 use crate::model::{ADAPTERS_MAX, AdapterFile, BatchShape, Choosing, Model, ModelLoadError};
@@ -41,8 +43,8 @@ struct Ready {
 pub struct Wanted {
     /// How.
     pub row: Row,
-    /// Tokens that are made less likely, no two alike; at most [`PENALTIES_MAX`].
-    pub penalties: Vec<u32>,
+    /// Tokens that are made less likely, each once; at most [`PENALTIES_MAX`].
+    pub penalties: Vec<Penalty>,
 }
 
 impl Wanted {
@@ -273,7 +275,8 @@ impl Runner {
     ) -> Result<Choosing, DeviceError> {
         let inputs = self.model.inputs(turn);
         let penalised = wanted.iter().any(Wanted::is_penalised);
-        let mut lists = vec![0; if penalised { wanted.len() * PENALTIES_MAX } else { 0 }];
+        let mut lists =
+            vec![Penalty::zeroed(); if penalised { wanted.len() * PENALTIES_MAX } else { 0 }];
         let mut rows = Vec::with_capacity(wanted.len());
         for (at, Wanted { row, penalties }) in wanted.iter().enumerate() {
             rows.push(Row { penalties: penalties.len() as u32, ..*row });

@@ -23,8 +23,8 @@ pub struct Penalise {
     pub logits: BufferSlice,
     /// [`super::sampling::Row`] `[rows]`.
     pub wanted: BufferSlice,
-    /// u32 `[rows, PENALTIES_MAX]`.
-    pub tokens: BufferSlice,
+    /// [`super::sampling::Penalty`] `[rows, PENALTIES_MAX]`.
+    pub listed: BufferSlice,
     /// Tokens chosen in the step before, u32 `[rows]` of it.
     pub chosen: BufferSlice,
 }
@@ -40,7 +40,7 @@ pub fn record(
     recording.dispatch(Dispatch {
         kernel: &spirv::PENALISE,
         spec: vec![caps.lanes, 1, 1],
-        bindings: vec![args.logits, args.wanted, args.tokens, args.chosen],
+        bindings: vec![args.logits, args.wanted, args.listed, args.chosen],
         push: bytemuck::bytes_of(&params).to_vec(),
         pointers: 0,
         groups: [rows, 1, 1],

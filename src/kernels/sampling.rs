@@ -52,6 +52,20 @@ pub struct Row {
     pub penalty: f32,
     /// Factor of their logits above 0.
     pub relief: f32,
+    /// What their logits lose then, for each time that the token is there.
+    pub frequency: f32,
+    /// What they lose besides, once.
+    pub presence: f32,
+}
+
+/// A token that is made less likely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Penalty {
+    /// The token.
+    pub token: u32,
+    /// How often it is among the last of the text.
+    pub count: u32,
 }
 
 impl Row {
@@ -70,13 +84,16 @@ impl Row {
             penalty_pending: NONE,
             penalty: 1.0,
             relief: 1.0,
+            frequency: 0.0,
+            presence: 0.0,
         }
     }
 
-    /// A logit of a token that is made less likely.
+    /// The logit of a token that is made less likely and is there `count` times.
     #[must_use]
-    pub fn penalised(&self, logit: f32) -> f32 {
-        logit * if logit <= 0.0 { self.penalty } else { self.relief }
+    pub fn penalised(&self, logit: f32, count: u32) -> f32 {
+        let factor = if logit <= 0.0 { self.penalty } else { self.relief };
+        logit * factor - (count as f32 * self.frequency + self.presence)
     }
 }
 

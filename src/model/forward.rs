@@ -429,7 +429,7 @@ impl Step<'_> {
         let (logits, maxima) = (scratch.logits, scratch.maxima);
         if self.shape.choosing == Choosing::DevicePenalised {
             let before = scratch.inputs[1 - self.shape.turn].chosen;
-            let penalise = Penalise { logits, wanted, tokens: penalties, chosen: before };
+            let penalise = Penalise { logits, wanted, listed: penalties, chosen: before };
             penalise::record(recording, caps, &penalise, shape);
         }
         maxima::record(recording, caps, logits, wanted, maxima, shape);

@@ -6,7 +6,7 @@ use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError
 use crate::kernels::attention::{self, Partials};
 use crate::kernels::maxima;
 use crate::kernels::narrow;
-use crate::kernels::sampling::{PENALTIES_MAX, Row};
+use crate::kernels::sampling::{PENALTIES_MAX, Penalty, Row};
 
 /// Sizes that a model's buffers are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,7 @@ impl Scratch {
             Ok::<_, DeviceError>(BufferSlice { buffer, offset: 0, bytes: words * 4 })
         };
         let row_words = size_of::<Row>() as u64 / 4;
+        let penalty_words = (size_of::<Penalty>() * PENALTIES_MAX) as u64 / 4;
         // Of both turns: whoever wants these waits for the device anyway.
         let results = [
             buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
@@ -136,7 +137,7 @@ impl Scratch {
                 tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
                 rows: buffer("logit rows", rows, BufferUsage::Upload)?,
                 wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
-                penalties: buffer("penalties", rows * PENALTIES_MAX as u64, BufferUsage::Upload)?,
+                penalties: buffer("penalties", rows * penalty_words, BufferUsage::Upload)?,
                 chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
                 logits,
                 encoded,

@@ -191,6 +191,12 @@ pub struct GenerateParams {
     /// Above 1, makes tokens seen lately less likely; 1 is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat_penalty: Option<f32>,
+    /// Lowers the logits of tokens seen lately by so much; 0 is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f32>,
+    /// Lowers them by so much for each time that they were seen; 0 is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f32>,
     /// Seed; without it, one from the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -236,6 +242,8 @@ impl Params for GenerateParams {
             "top_p",
             "min_p",
             "repeat_penalty",
+            "presence_penalty",
+            "frequency_penalty",
             "seed",
             "stop",
             "logprobs",
@@ -261,6 +269,8 @@ impl Params for GenerateParams {
             top_p: fields.optional("top_p", "a number from 0 to 1")?,
             min_p: fields.optional("min_p", "a number from 0 to 1")?,
             repeat_penalty: fields.optional("repeat_penalty", "a number above 0")?,
+            presence_penalty: fields.optional("presence_penalty", "a number")?,
+            frequency_penalty: fields.optional("frequency_penalty", "a number")?,
             seed: fields.optional("seed", "an integer from 0")?,
             stop: fields.optional("stop", "a string or an array of strings")?,
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,

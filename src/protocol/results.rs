@@ -78,13 +78,25 @@ pub struct SamplingDefaults {
     pub min_p: f32,
     /// Above 1, tokens seen lately are less likely; 1 is off.
     pub repeat_penalty: f32,
+    /// Tokens seen lately lose so much of their logits; 0 is off.
+    #[serde(default)]
+    pub presence_penalty: f32,
+    /// They lose so much for each time that they were seen; 0 is off.
+    #[serde(default)]
+    pub frequency_penalty: f32,
 }
 
 impl From<&engine::SamplingParams> for SamplingDefaults {
     fn from(params: &engine::SamplingParams) -> Self {
-        let engine::SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } =
-            *params;
-        Self { temperature, top_k, top_p, min_p, repeat_penalty }
+        Self {
+            temperature: params.temperature,
+            top_k: params.top_k,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            repeat_penalty: params.repeat_penalty,
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+        }
     }
 }
 

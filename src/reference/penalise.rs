@@ -4,24 +4,30 @@ use super::Memory;
 use super::sample::rows_of;
 use crate::gpu::Dispatch;
 use crate::kernels::penalise::Params;
-use crate::kernels::sampling::{NONE, PENALTIES_MAX};
+use crate::kernels::sampling::{NONE, PENALTIES_MAX, Penalty};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [logits, wanted, tokens, chosen] = dispatch.bindings[..] else {
+    let [logits, wanted, listed, chosen] = dispatch.bindings[..] else {
         panic!("penalise has four bindings")
     };
     let stride = params.stride as usize;
     memory.update(logits, |memory, logits| {
         let rows = rows_of(memory, wanted, dispatch.groups[0]);
         for (at, row) in rows.iter().enumerate() {
-            let list = &memory.words(tokens)[at * PENALTIES_MAX..][..row.penalties as usize];
-            let pending = Some(row.penalty_pending).filter(|pending| *pending != NONE);
-            let pending = pending.map(|pending| memory.words(chosen)[pending as usize]);
-            let pending = pending.filter(|token| !list.contains(token));
-            for token in list.iter().copied().chain(pending).filter(|token| *token < row.vocab) {
-                let logit = &mut logits[at * stride + token as usize];
-                *logit = row.penalised(*logit);
+            let words = 2 * PENALTIES_MAX;
+            let list = &memory.words(listed)[at * words..][..2 * row.penalties as usize];
+            let mut list: Vec<Penalty> = bytemuck::cast_slice(list).to_vec();
+            if row.penalty_pending != NONE {
+                let token = memory.words(chosen)[row.penalty_pending as usize];
+                match list.iter_mut().find(|one| one.token == token) {
+                    Some(one) => one.count += 1,
+                    None => list.push(Penalty { token, count: 1 }),
+                }
+            }
+            for one in list.iter().filter(|one| one.token < row.vocab) {
+                let logit = &mut logits[at * stride + one.token as usize];
+                *logit = row.penalised(*logit, one.count);
             }
         }
     });

@@ -1,6 +1,6 @@
 //! Logits to the next token.
 //!
-//! The order and meaning are llama.cpp's: repetition penalty, top-k, top-p, min-p, temperature,
+//! The order and meaning are llama.cpp's: penalties, top-k, top-p, min-p, temperature,
 //! draw. A sampler's choice depends on its parameters, seed and step, the logits and the history,
 //! and on nothing else, so that a stream can be taken up again after a device was lost; and it does
 //! not depend on whether the host chooses or the device, by [`Sampler::row`], since both compute in
@@ -18,9 +18,9 @@ pub use params::SamplingParams;
 
 use thiserror::Error;
 
-use crate::kernels::sampling::{LOG2_E, PENALTIES_MAX, Row, draw};
+use crate::kernels::sampling::{LOG2_E, PENALTIES_MAX, Penalty, Row, draw};
 
-/// The repetition penalty looks at this many of the last tokens, prompt included.
+/// The penalties look at this many of the last tokens, prompt included.
 pub const PENALTY_TOKENS: usize = PENALTIES_MAX;
 
 /// Parts that a row's numbers are counted in: 2^32.
@@ -119,7 +119,7 @@ impl Sampler {
 
     /// Chooses the next token and goes on to the next step.
     ///
-    /// `logits`: `[vocab_size]`; the repetition penalty is applied to them in place. `history`: the
+    /// `logits`: `[vocab_size]`; penalties are applied to them in place. `history`: the
     /// tokens before, prompt included; the last [`PENALTY_TOKENS`] are looked at.
     ///
     /// # Errors
@@ -130,9 +130,9 @@ impl Sampler {
             return Err(SamplingError::LogitCount { found: logits.len(), vocab_size });
         }
         let row = self.row(0);
-        for token in self.penalised(history, PENALTY_TOKENS) {
+        for Penalty { token, count } in self.penalised(history, PENALTY_TOKENS) {
             if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = row.penalised(*logit);
+                *logit = row.penalised(*logit, count);
             }
         }
         let (best, max) = largest(logits)?;
@@ -148,6 +148,7 @@ impl Sampler {
     #[must_use]
     pub fn row(&self, ahead: u64) -> Row {
         let SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } = self.params;
+        let SamplingParams { frequency_penalty, presence_penalty, .. } = self.params;
         Row {
             draws: u32::from(temperature > 0.0),
             top_k,
@@ -157,22 +158,25 @@ impl Sampler {
             random: rng::random(self.seed, self.step + ahead),
             penalty: repeat_penalty,
             relief: 1.0 / repeat_penalty,
+            frequency: frequency_penalty,
+            presence: presence_penalty,
             ..Row::best(self.vocab_size as u32)
         }
     }
 
     /// The tokens among the last `count` that are made less likely, each once.
     #[must_use]
-    pub fn penalised(&self, history: &[u32], count: usize) -> Vec<u32> {
-        let mut tokens = Vec::new();
-        if self.params.repeat_penalty != 1.0 {
-            for token in &history[history.len().saturating_sub(count)..] {
-                if !tokens.contains(token) {
-                    tokens.push(*token);
+    pub fn penalised(&self, history: &[u32], count: usize) -> Vec<Penalty> {
+        let mut listed: Vec<Penalty> = Vec::new();
+        if self.params.penalises() {
+            for &token in &history[history.len().saturating_sub(count)..] {
+                match listed.iter_mut().find(|one| one.token == token) {
+                    Some(one) => one.count += 1,
+                    None => listed.push(Penalty { token, count: 1 }),
                 }
             }
         }
-        tokens
+        listed
     }
 }
 

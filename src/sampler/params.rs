@@ -17,6 +17,10 @@ pub struct SamplingParams {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of the last tokens seen; 1 is off.
     pub repeat_penalty: f32,
+    /// Lowers the logits of the last tokens seen by so much; 0 is off.
+    pub presence_penalty: f32,
+    /// Lowers them by so much for each time that they were seen; 0 is off.
+    pub frequency_penalty: f32,
     /// Seed; `None` takes one from the system.
     pub seed: Option<u64>,
 }
@@ -29,6 +33,8 @@ impl Default for SamplingParams {
             top_p: 0.95,
             min_p: 0.05,
             repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             seed: None,
         }
     }
@@ -38,6 +44,8 @@ impl Default for SamplingParams {
 const TEMPERATURE_MAX: f32 = 100.0;
 /// Range of the repetition penalty, far beyond what is useful.
 const PENALTY_RANGE: std::ops::RangeInclusive<f32> = 0.01..=100.0;
+/// Range of what is taken off logits, far beyond what is useful.
+const LOSS_RANGE: std::ops::RangeInclusive<f32> = -100.0..=100.0;
 
 impl SamplingParams {
     /// These settings, but for those that `own` has of its own.
@@ -49,8 +57,16 @@ impl SamplingParams {
             top_p: own.top_p.unwrap_or(self.top_p),
             min_p: own.min_p.unwrap_or(self.min_p),
             repeat_penalty: own.repeat_penalty.unwrap_or(self.repeat_penalty),
+            presence_penalty: own.presence_penalty.unwrap_or(self.presence_penalty),
+            frequency_penalty: own.frequency_penalty.unwrap_or(self.frequency_penalty),
             seed: self.seed,
         }
+    }
+
+    /// Whether any token is made less likely for having been seen.
+    #[must_use]
+    pub fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
     /// Whether the device has room for the tokens that they keep.
@@ -69,6 +85,8 @@ impl SamplingParams {
             ("top_p", self.top_p, 0.0..=1.0),
             ("min_p", self.min_p, 0.0..=1.0),
             ("repeat_penalty", self.repeat_penalty, PENALTY_RANGE),
+            ("presence_penalty", self.presence_penalty, LOSS_RANGE),
+            ("frequency_penalty", self.frequency_penalty, LOSS_RANGE),
         ];
         for (field, found, range) in fields {
             if !range.contains(&found) {
@@ -93,6 +111,8 @@ mod tests {
             top_p: 0.0,
             min_p: 1.0,
             repeat_penalty: 100.0,
+            presence_penalty: -100.0,
+            frequency_penalty: 100.0,
             seed: Some(u64::MAX),
         };
         assert_eq!(ends.check(), Ok(()));
@@ -108,6 +128,8 @@ mod tests {
             ("top_p", SamplingParams { top_p: 1.5, ..good() }),
             ("min_p", SamplingParams { min_p: -0.1, ..good() }),
             ("repeat_penalty", SamplingParams { repeat_penalty: 0.0, ..good() }),
+            ("presence_penalty", SamplingParams { presence_penalty: 101.0, ..good() }),
+            ("frequency_penalty", SamplingParams { frequency_penalty: f32::NAN, ..good() }),
         ];
         for (field, params) in cases {
             let message = params.check().expect_err(field).to_string();

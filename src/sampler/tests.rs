@@ -12,6 +12,8 @@ fn plain() -> SamplingParams {
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         seed: Some(42),
     }
 }
@@ -130,10 +132,32 @@ fn the_penalty_takes_each_of_the_last_tokens_once() {
     let mut history = vec![2];
     history.extend(std::iter::repeat_n(3, PENALTY_TOKENS));
     assert_eq!(sampler.sample(&mut values, &history), Ok(2), "beyond the last tokens");
-    assert_eq!(sampler.penalised(&history, PENALTY_TOKENS + 1), [2, 3]);
+    let listed = [(2, 1), (3, PENALTY_TOKENS as u32)];
+    let listed = listed.map(|(token, count)| Penalty { token, count });
+    assert_eq!(sampler.penalised(&history, PENALTY_TOKENS + 1), listed);
     let mut sampler = Sampler::new(&with(1.5), 2).unwrap();
     assert_eq!(sampler.sample(&mut [3.0, 2.5], &[0]), Ok(1));
     assert!(Sampler::new(&with(1.0), 2).unwrap().penalised(&history, 9).is_empty());
+}
+
+#[test]
+fn presence_takes_off_once_and_frequency_each_time() {
+    let params = SamplingParams {
+        temperature: 0.0,
+        repeat_penalty: 2.0,
+        presence_penalty: 0.25,
+        frequency_penalty: 0.5,
+        ..plain()
+    };
+    let mut values = [2.0, -2.0, 2.0, 0.0];
+    let mut sampler = Sampler::new(&params, 4).unwrap();
+    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 99]), Ok(2));
+    assert_eq!(values, [1.0 - 0.25 - 1.5, -4.0 - 0.75, 2.0, 0.0]);
+    let params = SamplingParams { repeat_penalty: 1.0, presence_penalty: -1.0, ..params };
+    let mut values = [2.0, 2.25, 0.0, 0.0];
+    let mut sampler = Sampler::new(&params, 4).unwrap();
+    assert_eq!(sampler.sample(&mut values, &[0]), Ok(0), "below 0, it makes them likelier");
+    assert_eq!(values, [2.5, 2.25, 0.0, 0.0]);
 }
 
 #[test]

@@ -119,6 +119,8 @@ fn sampling(params: &GenerateParams) -> Result<Sampling, ErrorObject> {
         top_p: params.top_p,
         min_p: params.min_p,
         repeat_penalty: params.repeat_penalty,
+        presence_penalty: params.presence_penalty,
+        frequency_penalty: params.frequency_penalty,
     };
     SamplingParams::default().with(sampling).check().map_err(AdmitError::Sampling)?;
     Ok(sampling)

@@ -1,32 +1,36 @@
 //! `shaders/penalise.comp`.
 
 use hob::kernels::penalise::{self, Penalise};
-use hob::kernels::sampling::{NONE, PENALTIES_MAX, Row};
+use hob::kernels::sampling::{NONE, PENALTIES_MAX, Penalty, Row};
 
 use super::{Case, Kind, on_both_variants};
 
 const VOCAB: u32 = 100;
 
 #[test]
-fn listed_tokens_and_the_pending_one_are_made_less_likely_once() {
+fn listed_tokens_and_the_pending_one_are_made_less_likely_by_their_counts() {
     on_both_variants(|executor, caps| {
         let mut case = Case::new(caps, 62);
-        let listed = |penalties, penalty_pending| Row {
+        let row = |penalties, penalty_pending| Row {
             penalties,
             penalty_pending,
             penalty: 1.5,
             relief: 1.0 / 1.5,
+            frequency: 0.3,
+            presence: 0.7,
             ..Row::best(VOCAB - 1)
         };
         // None, one that is listed, one that is not, and one beyond the vocabulary.
-        let rows = [listed(64, NONE), listed(20, 0), listed(0, 1), listed(3, 2)];
-        let tokens: Vec<u32> =
-            (0..4).flat_map(|row| (0..PENALTIES_MAX as u32).map(move |at| at + row)).collect();
+        let rows = [row(64, NONE), row(20, 0), row(0, 1), row(3, 2)];
+        let list = |row| {
+            (0..PENALTIES_MAX as u32).map(move |at| Penalty { token: at + row, count: at % 5 + 1 })
+        };
+        let listed: Vec<Penalty> = (0..4).flat_map(list).collect();
         let logits = case.floats(4 * VOCAB as usize);
         let args = Penalise {
             logits,
             wanted: case.slice(&rows),
-            tokens: case.slice(&tokens),
+            listed: case.slice(&listed),
             chosen: case.slice(&[5_u32, 77, VOCAB - 1]),
         };
         penalise::record(&mut case.recording, caps, &args, (4, VOCAB));

@@ -14,6 +14,8 @@ fn plain() -> SamplingParams {
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
         seed: Some(3),
     }
 }

@@ -27,7 +27,8 @@ At the prompt:
   /help                    the list of commands
   /clear                   forget the conversation
   /system TEXT             set the system message (alone: show it)
-  /set NAME VALUE          temperature, top-k, top-p, min-p, repeat-penalty, seed, max-tokens
+  /set NAME VALUE          temperature, top-k, top-p, min-p, repeat-penalty, presence-penalty,
+                           frequency-penalty, seed, max-tokens
   /stats                   token rates of the last answer
   /save FILE               write the conversation as JSON
   /quit                    leave (also Ctrl-D)
@@ -117,6 +118,12 @@ pub struct SamplingOptions {
     /// Make tokens seen lately less likely; 1 is off
     #[arg(long, value_name = "FACTOR", value_parser = penalty)]
     pub repeat_penalty: Option<f32>,
+    /// Lower the logits of tokens seen lately by so much; 0 is off
+    #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Lower them by so much for each time that they were seen; 0 is off
+    #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
     /// Seed of the randomness: the same seed gives the same text
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
@@ -131,6 +138,11 @@ pub struct SamplingOptions {
 /// Parses a finite number that is not negative.
 pub(crate) fn temperature(text: &str) -> Result<f32, String> {
     number_in(text, 0.0, f32::MAX, "a number of at least 0")
+}
+
+/// Parses a number that logits lose.
+pub(crate) fn loss(text: &str) -> Result<f32, String> {
+    number_in(text, -100.0, 100.0, "a number from -100 to 100")
 }
 
 /// Parses a number from 0 to 1.

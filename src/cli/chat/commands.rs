@@ -6,14 +6,15 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::super::args::{SamplingOptions, penalty, share, temperature};
+use super::super::args::{SamplingOptions, loss, penalty, share, temperature};
 
 /// What `/help` prints.
 pub(crate) const COMMANDS_HELP: &str = "\
 /help             this list
 /clear            forget the conversation
 /system TEXT      set the system message; alone, show it
-/set NAME VALUE   temperature, top-k, top-p, min-p, repeat-penalty, seed, max-tokens
+/set NAME VALUE   temperature, top-k, top-p, min-p, repeat-penalty, presence-penalty,
+                  frequency-penalty, seed, max-tokens
 /stats            token counts and rates of the last answer
 /save FILE        write the conversation as JSON
 /quit             leave (also Ctrl-D)
@@ -41,8 +42,8 @@ pub(crate) enum CommandError {
     #[error("usage: {0}")]
     Usage(&'static str),
     #[error(
-        "no setting {0:?}; there are temperature, top-k, top-p, min-p, repeat-penalty, seed, \
-         max-tokens"
+        "no setting {0:?}; there are temperature, top-k, top-p, min-p, repeat-penalty, \
+         presence-penalty, frequency-penalty, seed, max-tokens"
     )]
     UnknownSetting(String),
     #[error("{name}: wanted {wanted}, found {found:?}")]
@@ -80,6 +81,8 @@ pub(crate) enum Setting {
     TopP(f32),
     MinP(f32),
     RepeatPenalty(f32),
+    PresencePenalty(f32),
+    FrequencyPenalty(f32),
     Seed(u64),
     MaxTokens(u32),
 }
@@ -99,6 +102,12 @@ impl Setting {
             "repeat-penalty" => {
                 Self::RepeatPenalty(read("repeat-penalty", value, penalty, "above 0")?)
             }
+            "presence-penalty" => {
+                Self::PresencePenalty(read("presence-penalty", value, loss, LOSS_WANTED)?)
+            }
+            "frequency-penalty" => {
+                Self::FrequencyPenalty(read("frequency-penalty", value, loss, LOSS_WANTED)?)
+            }
             "seed" => Self::Seed(integer("seed", value)?),
             "max-tokens" => Self::MaxTokens(integer("max-tokens", value)?),
             other => return Err(CommandError::UnknownSetting(other.to_owned())),
@@ -113,6 +122,8 @@ impl Setting {
             Self::TopP(value) => sampling.top_p = Some(value),
             Self::MinP(value) => sampling.min_p = Some(value),
             Self::RepeatPenalty(value) => sampling.repeat_penalty = Some(value),
+            Self::PresencePenalty(value) => sampling.presence_penalty = Some(value),
+            Self::FrequencyPenalty(value) => sampling.frequency_penalty = Some(value),
             Self::Seed(value) => sampling.seed = Some(value),
             Self::MaxTokens(value) => sampling.max_tokens = Some(value),
         }
@@ -127,6 +138,8 @@ impl fmt::Display for Setting {
             Self::TopP(value) => write!(f, "top-p is {value}"),
             Self::MinP(value) => write!(f, "min-p is {value}"),
             Self::RepeatPenalty(value) => write!(f, "repeat-penalty is {value}"),
+            Self::PresencePenalty(value) => write!(f, "presence-penalty is {value}"),
+            Self::FrequencyPenalty(value) => write!(f, "frequency-penalty is {value}"),
             Self::Seed(value) => write!(f, "seed is {value}"),
             Self::MaxTokens(value) => write!(f, "max-tokens is {value}"),
         }
@@ -141,6 +154,8 @@ fn read(
 ) -> Result<f32, CommandError> {
     parse(value).map_err(|_| CommandError::BadValue { name, wanted, found: value.to_owned() })
 }
+
+const LOSS_WANTED: &str = "a number from -100 to 100";
 
 fn integer<T: FromStr>(name: &'static str, value: &str) -> Result<T, CommandError> {
     let wanted = "an integer from 0";
@@ -166,6 +181,8 @@ mod tests {
         let set = |setting| Ok(Some(Command::Set(setting)));
         assert_eq!(Command::parse("/set temperature 0.5"), set(Setting::Temperature(0.5)));
         assert_eq!(Command::parse("/set top_k=7"), set(Setting::TopK(7)));
+        let less = Setting::FrequencyPenalty(-0.5);
+        assert_eq!(Command::parse("/set frequency_penalty -0.5"), set(less));
         assert_eq!(Command::parse("/save a file"), Ok(Some(Command::Save("a file".into()))));
     }
 

@@ -224,7 +224,7 @@ fn of_heads(
 
 fn sampling(recording: &mut Recording, caps: &Capabilities) {
     let (logits, wanted, maxima, chosen) = (slice(0), slice(1), slice(2), slice(3));
-    let penalise = Penalise { logits, wanted, tokens: slice(4), chosen };
+    let penalise = Penalise { logits, wanted, listed: slice(4), chosen };
     penalise::record(recording, caps, &penalise, (1, 512));
     maxima::record(recording, caps, logits, wanted, maxima, (1, 512));
     sample::record(recording, caps, (logits, wanted, maxima), chosen, (1, 512));
