@@ -35,8 +35,7 @@ const SIZES: Sizes =
     Sizes { context_tokens: 128, sessions: 4, tokens_max: TOKENS_MAX, format: KvFormat::F16 };
 
 /// Runs `body` with the model on every executor.
-fn on_all_executors(path: &Path, format: KvFormat, body: impl Fn(&mut Driven)) {
-    let sizes = Sizes { format, ..SIZES };
+fn on_all_executors(path: &Path, sizes: Sizes, body: impl Fn(&mut Driven)) {
     println!("{} on the reference", path.display());
     body(&mut Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), path, sizes));
     for disable_subgroup_ops in [false, true] {
@@ -54,9 +53,13 @@ fn on_all_executors(path: &Path, format: KvFormat, body: impl Fn(&mut Driven)) {
 
 /// Runs `body` with every tiny model on every executor.
 fn on_tiny_models(format: KvFormat, body: impl Fn(&mut Driven)) {
+    on_tiny_models_of(Sizes { format, ..SIZES }, body);
+}
+
+fn on_tiny_models_of(sizes: Sizes, body: impl Fn(&mut Driven)) {
     let folder = tempfile::tempdir().unwrap();
     for path in tiny::write(folder.path()) {
-        on_all_executors(&path, format, &body);
+        on_all_executors(&path, sizes, &body);
     }
 }
 
@@ -209,6 +212,67 @@ fn interleaved_sessions_give_what_each_gives_alone() {
         }
         leases.into_iter().for_each(|lease| model.release(lease));
         model.release(other);
+    });
+}
+
+/// Batches of two to sixteen, the session at another place in each, beside sessions of other lengths.
+#[test]
+fn a_session_among_up_to_fifteen_others_gives_what_it_gives_alone() {
+    const OTHERS: usize = 15;
+    on_tiny_models_of(Sizes { sessions: OTHERS + 1, ..SIZES }, |model| {
+        let prompt = random_tokens(11, 37);
+        let lease = model.lease(prompt.len() + OTHERS);
+        let alone = continue_greedily(model, &lease, &prompt, OTHERS);
+        model.release(lease);
+
+        let length = |other: usize| 5 * other + 1;
+        let others: Vec<KvLease> =
+            (0..OTHERS).map(|other| model.lease(length(other) + OTHERS)).collect();
+        for (other, lease) in others.iter().enumerate() {
+            let tokens = random_tokens(20 + other as u64, length(other));
+            tokens.chunks(TOKENS_MAX).zip(0..).for_each(|(part, chunk)| {
+                step(model, vec![span(lease, chunk * TOKENS_MAX, part, 0)]);
+            });
+        }
+        let lease = model.lease(prompt.len() + OTHERS);
+        step(model, vec![span(&lease, 0, &prompt, 1)]);
+        for at in 0..OTHERS {
+            // The others that take part have not been in every batch before.
+            let mut spans: Vec<TokenSpan> = (0..=at)
+                .map(|other| {
+                    let position = length(other) + at - other;
+                    span(&others[other], position, &[(7 * other + at) as u32], 1)
+                })
+                .collect();
+            let place = (5 * at + 1) % (spans.len() + 1);
+            let token = [argmax(&alone[at])];
+            spans.insert(place, span(&lease, prompt.len() + at, &token, 1));
+            let rows = step(model, spans);
+            assert_eq!(rows[place], alone[at + 1], "at {place} of {} sessions", at + 2);
+        }
+        others.into_iter().for_each(|other| model.release(other));
+        model.release(lease);
+    });
+}
+
+/// A prompt cut at every position of a page, the second part behind another session's tokens, so that
+/// it begins at every place of the kernels' tiles.
+#[test]
+fn a_slice_of_a_prompt_gives_the_same_wherever_it_begins() {
+    on_tiny_models(KvFormat::F16, |model| {
+        let (prompt, other) = (random_tokens(12, 45), random_tokens(13, 64));
+        let lease = model.lease(prompt.len());
+        let alone = step(model, vec![span(&lease, 0, &prompt, 1)]);
+        model.release(lease);
+        for first in 1..=PageLayout::TOKENS as usize {
+            let (lease, beside) = (model.lease(prompt.len()), model.lease(other.len()));
+            step(model, vec![span(&lease, 0, &prompt[..first], 0)]);
+            let ahead = &other[..first % 19 + 1];
+            let rest = span(&lease, first, &prompt[first..], 1);
+            let rows = step(model, vec![span(&beside, 0, ahead, 1), rest]);
+            assert_eq!(rows[1], alone[0], "cut at {first}, behind {} tokens", ahead.len());
+            [lease, beside].into_iter().for_each(|lease| model.release(lease));
+        }
     });
 }
 

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use hob::gguf::GgufFile;
-use hob::kernels::KvFormat;
 use hob::tokenizer::{Tokenizer, VocabSource};
 
-use super::{check_causal, check_contextual, common, on_all_executors};
+use super::{SIZES, check_causal, check_contextual, common, on_all_executors};
 
 /// The models that this machine has.
 fn models() -> Vec<PathBuf> {
@@ -43,7 +42,7 @@ fn an_apple_to_eat_and_an_apple_that_was_released_have_different_keys() {
         // Cut in front, so that the last token stands at the same position in both.
         let length = texts[0].len().min(texts[1].len());
         let texts = texts.each_ref().map(|tokens| &tokens[tokens.len() - length..]);
-        on_all_executors(&path, KvFormat::F16, |model| check_contextual(model, texts));
+        on_all_executors(&path, SIZES, |model| check_contextual(model, texts));
     }
 }
 
@@ -55,6 +54,6 @@ fn an_apple_does_not_know_what_will_be_said_of_it() {
         let same = texts[0].iter().zip(&texts[1]).take_while(|(a, b)| a == b).count();
         assert!(same > 0 && same >= apple.len(), "both texts begin with {apple:?}");
         let texts = texts.each_ref().map(Vec::as_slice);
-        on_all_executors(&path, KvFormat::F16, |model| check_causal(model, texts, same));
+        on_all_executors(&path, SIZES, |model| check_causal(model, texts, same));
     }
 }
