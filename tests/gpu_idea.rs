@@ -215,7 +215,8 @@ fn interleaved_sessions_give_what_each_gives_alone() {
     });
 }
 
-/// Batches of two to sixteen, the session at another place in each, beside sessions of other lengths.
+/// Batches of two to sixteen, the session at another place in each, beside sessions of other
+/// lengths.
 #[test]
 fn a_session_among_up_to_fifteen_others_gives_what_it_gives_alone() {
     const OTHERS: usize = 15;
@@ -255,8 +256,8 @@ fn a_session_among_up_to_fifteen_others_gives_what_it_gives_alone() {
     });
 }
 
-/// A prompt cut at every position of a page, the second part behind another session's tokens, so that
-/// it begins at every place of the kernels' tiles.
+/// A prompt cut at every position of a page, the second part behind another session's tokens, so
+/// that it begins at every place of the kernels' tiles.
 #[test]
 fn a_slice_of_a_prompt_gives_the_same_wherever_it_begins() {
     on_tiny_models(KvFormat::F16, |model| {

@@ -17,16 +17,14 @@ use super::memory::Memory;
 use super::pipelines::Pipelines;
 use super::prepared::Prepared;
 use super::results::failed;
+use super::staging::Staging;
 use crate::gpu::{
     BufferDesc, BufferHandle, BufferSlice, BufferUsage, Capabilities, Command, CommandTiming,
     DeviceError, Executor, MemoryReport, PreparedId, Recording, Ticket,
 };
 
-/// Bytes of the staging buffers where the host does not see the device's memory.
-const STAGING_BYTES: u64 = 16 << 20;
-
 /// How long internal copies may take.
-const COPY_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait for what runs before what it uses is destroyed. Drivers reset a device that
 /// hangs within this time; one that hangs on keeps its memory until the process ends.
@@ -36,9 +34,9 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct VulkanExecutor {
     // Dropped by hand, unless the device may still be using them; the device itself goes with its
     // last Arc.
-    prepared: ManuallyDrop<HashMap<PreparedId, Prepared>>,
+    pub(super) prepared: ManuallyDrop<HashMap<PreparedId, Prepared>>,
     pipelines: ManuallyDrop<Pipelines>,
-    memory: ManuallyDrop<Memory>,
+    pub(super) memory: ManuallyDrop<Memory>,
     pool: vk::CommandPool,
     completion: ManuallyDrop<Completion>,
     device: Arc<Device>,
@@ -47,7 +45,7 @@ pub struct VulkanExecutor {
     /// Submissions that nobody has seen complete, oldest first.
     running: VecDeque<(u64, PreparedId)>,
     next_prepared: u64,
-    staging: Option<(BufferHandle, BufferHandle)>,
+    pub(super) staging: Option<Staging>,
     profiling: bool,
     /// It did not finish in time: nothing that it may be using is destroyed.
     hung: bool,
@@ -165,24 +163,11 @@ impl VulkanExecutor {
     }
 
     /// Runs commands once and waits for them.
-    fn run_now(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+    pub(super) fn run_now(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let prepared = self.prepare(recording)?;
         let result = self.submit(prepared).and_then(|ticket| self.wait(ticket, COPY_TIMEOUT));
         self.release(prepared);
         result
-    }
-
-    /// The staging buffers: for uploads, and for reading back.
-    fn staging(&mut self) -> Result<(BufferHandle, BufferHandle), DeviceError> {
-        if let Some(staging) = self.staging {
-            return Ok(staging);
-        }
-        let desc =
-            |label: &str, usage| BufferDesc { label: label.into(), bytes: STAGING_BYTES, usage };
-        let up = self.memory.create(&desc("staging", BufferUsage::Upload))?;
-        let down = self.memory.create(&desc("staging readback", BufferUsage::Readback))?;
-        self.staging = Some((up, down));
-        Ok((up, down))
     }
 
     /// Zeroes a buffer that was just made; on an error there is none.
@@ -258,28 +243,14 @@ impl Executor for VulkanExecutor {
         if bytes == 0 {
             return Ok(());
         }
-        self.wait_for(|prepared| prepared.uses(buffer))?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
-        if let Some(mapped) = self.memory.get_mut(buffer).mapped() {
+        if self.memory.get_mut(buffer).mapped().is_some() {
+            self.wait_for(|prepared| prepared.uses(buffer))?;
+            let mapped = self.memory.get_mut(buffer).mapped().expect("as before");
             fill(&mut mapped[at..at + bytes]);
             return self.memory.synchronise(buffer, (offset, bytes as u64), true);
         }
-        let (up, _) = self.staging()?;
-        if bytes as u64 <= STAGING_BYTES {
-            let staging = self.memory.get_mut(up).mapped().expect("host memory is mapped");
-            fill(&mut staging[..bytes]);
-            return self.copy_now((up, 0), (buffer, offset), bytes as u64);
-        }
-        // `fill` wants one piece: larger ones go by way of the heap.
-        let mut piece = vec![0; bytes];
-        fill(&mut piece);
-        for (index, part) in piece.chunks(STAGING_BYTES as usize).enumerate() {
-            let staging = self.memory.get_mut(up).mapped().expect("host memory is mapped");
-            staging[..part.len()].copy_from_slice(part);
-            let to = offset + index as u64 * STAGING_BYTES;
-            self.copy_now((up, 0), (buffer, to), part.len() as u64)?;
-        }
-        Ok(())
+        self.upload((buffer, offset), bytes, fill)
     }
 
     fn read(
@@ -299,14 +270,7 @@ impl Executor for VulkanExecutor {
             out.copy_from_slice(&mapped[at..at + out.len()]);
             return Ok(());
         }
-        let (_, down) = self.staging()?;
-        for (index, part) in out.chunks_mut(STAGING_BYTES as usize).enumerate() {
-            let from = offset + index as u64 * STAGING_BYTES;
-            self.copy_now((buffer, from), (down, 0), part.len() as u64)?;
-            let staging = self.memory.get_mut(down).mapped().expect("host memory is mapped");
-            part.copy_from_slice(&staging[..part.len()]);
-        }
-        Ok(())
+        self.download((buffer, offset), out)
     }
 
     fn prepare(&mut self, recording: &Recording) -> Result<PreparedId, DeviceError> {
@@ -391,20 +355,6 @@ impl Executor for VulkanExecutor {
         };
         self.wait(Ticket(last), COPY_TIMEOUT)?;
         self.prepared[&prepared].timings()
-    }
-}
-
-impl VulkanExecutor {
-    fn copy_now(
-        &mut self,
-        (from, from_offset): (BufferHandle, u64),
-        (to, to_offset): (BufferHandle, u64),
-        bytes: u64,
-    ) -> Result<(), DeviceError> {
-        let slice = |buffer, offset| BufferSlice { buffer, offset, bytes };
-        let mut recording = Recording::new();
-        recording.copy(slice(from, from_offset), slice(to, to_offset));
-        self.run_now(&recording)
     }
 }
 

@@ -20,6 +20,7 @@ mod pipeline_cache;
 mod pipelines;
 mod prepared;
 mod results;
+mod staging;
 mod statistics;
 
 pub use choice::list_devices;
