@@ -16,6 +16,9 @@ use crate::kernels::spirv;
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// Of how kernels are probed: to be raised where what was found before may have been wrong.
+const REVISION: u32 = 2;
+
 /// Whom a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
@@ -31,6 +34,9 @@ pub struct Key {
     /// This program's version, and the hash of its shaders.
     version: String,
     shaders: u64,
+    /// How it was found.
+    #[serde(default)]
+    revision: u32,
 }
 
 impl Key {
@@ -47,6 +53,7 @@ impl Key {
             features: features.iter().fold(0, |sum, bit| 2 * sum + u32::from(*bit)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             shaders: spirv::HASH,
+            revision: REVISION,
         }
     }
 
@@ -147,6 +154,7 @@ mod tests {
             features: 3,
             version: "1".into(),
             shaders: 5,
+            revision: REVISION,
         }
     }
 

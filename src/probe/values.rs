@@ -32,12 +32,15 @@ pub(super) enum Kind {
     Bytes,
     /// Blocks of 32 quants that may be off by one, their scale, and the sums of both halves.
     Narrowed,
+    /// Of no use once the dispatch is done.
+    Scratch,
 }
 
 impl Kind {
     pub(super) fn of(dispatch: &Dispatch, binding: usize) -> Self {
         let name = dispatch.kernel.name;
         match binding {
+            7 | 8 if name.starts_with("attention") => Self::Scratch, // of its splits
             7 if name.starts_with("qkv_post") => match dispatch.spec[4] {
                 0 => Self::F32,
                 1 => Self::F16,
@@ -89,6 +92,7 @@ pub(super) fn compare(
             compare_floats(tolerance, &before, &found, &wanted)
         }
         Kind::Narrowed => compare_blocks(found, wanted),
+        Kind::Scratch => None,
         Kind::U32 => {
             let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             let pairs = found.chunks_exact(4).zip(wanted.chunks_exact(4));
