@@ -70,6 +70,7 @@ layout(push_constant) uniform Params {
     uint expert_count;
     uint used;     // neighbouring routes that share a row of x
     uint list_max; // with LISTED
+    uint experts;  // of all planes
 #endif
 };
 layout(std430, binding = 0) readonly buffer Quads { uvec4 bound_quads[]; };

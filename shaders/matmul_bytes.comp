@@ -5,13 +5,15 @@
 // scale and with a bias: four of them are multiplied by as many bytes of x in one operation, and
 // all of a scale are summed as whole numbers.
 //
-// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1)
+// Dispatch   (token tiles, row tiles, 1), or with LISTED (experts, row tiles, tiles of a list);
+//            local size (LANES, SPLIT, 1)
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
 // Binding 1  words     readonly  32-bit plane of W
 // Binding 2  x         readonly  bytes and scales [tokens, x_stride], as narrow.comp has them
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  factors   readonly  f32 [tokens]
-// Binding 5  bias      readonly  f32 [rows], with BIAS
+// Binding 5  bias      readonly  f32 [rows], with BIAS; with LISTED instead
+//            lists     readonly  u32 [experts, 1 + list_max], the length of each and its routes
 // Needs      products of packed bytes; R even; TOKENS a multiple of SPLIT; shared memory
 //            96 * (R * LANES + TOKENS) bytes
 // Numerics   whole numbers within a block, blocks in f32; within 1e-5 of the twin relative to
@@ -23,35 +25,6 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require
 #extension GL_GOOGLE_include_directive : require
-
-layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 0) const uint LANES = 8;
-layout(constant_id = 1) const uint SPLIT = 1;
-layout(constant_id = 2) const uint LOCAL_Z = 1;
-layout(constant_id = 3) const uint R = 4;       // groups of a tile; even
-layout(constant_id = 4) const uint TOKENS = 16; // columns of a tile
-layout(constant_id = 6) const uint BIAS = 0;    // 1: add bias
-layout(constant_id = 7) const uint EPILOGUE = 0;
-
-layout(push_constant) uniform Params {
-    uvec2 addresses[3]; // of matmul.comp's pointers
-    uint units;         // units in a row of W
-    uint rows;          // rows of y to write
-    uint groups;        // groups of LANES rows in the planes
-    uint token_count;   // rows of x
-    uint x_stride;      // in quads
-    uint y_stride;      // in floats
-    uint y_offset;      // in floats
-    uint blocks;        // blocks of 32 in a row of W
-    float epsilon;
-    float y_scale;
-};
-layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
-layout(std430, binding = 1) readonly buffer Words { uint words[]; };
-layout(std430, binding = 2) readonly buffer X { uvec4 x[]; };
-layout(std430, binding = 3) buffer Y { float y[]; };
-layout(std430, binding = 4) readonly buffer Factors { float factors[]; };
-layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
 
 // A row's block in shared memory: two quads of bytes, and one of their scales and biases. Three
 // quads keep the rows that lanes read together out of one another's banks.
@@ -109,10 +82,4 @@ void multiply(uint stage) {
 #endif
         }
     }
-}
-
-void main() {
-    clear();
-    multiply_all();
-    finish();
 }

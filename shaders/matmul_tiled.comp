@@ -4,13 +4,15 @@
 // fragments with the device's matrix units, summing in f32. Else each lane has R rows and
 // TOKENS / SPLIT columns, and sums the products of a block in f16, blocks in f32.
 //
-// Dispatch   (token tiles, row tiles, 1); local size (LANES, SPLIT, 1)
+// Dispatch   (token tiles, row tiles, 1), or with LISTED (experts, row tiles, tiles of a list);
+//            local size (LANES, SPLIT, 1)
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
 // Binding 1  words     readonly  32-bit plane of W
 // Binding 2  x         readonly  f16 [tokens, x_stride]
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  factors   readonly  f32 [tokens]
-// Binding 5  bias      readonly  f32 [rows], with BIAS
+// Binding 5  bias      readonly  f32 [rows], with BIAS; with LISTED instead
+//            lists     readonly  u32 [experts, 1 + list_max], the length of each and its routes
 // Needs      f16 arithmetic; R even; shared memory 160 * (R * LANES + TOKENS) bytes. MATRIX:
 //            cooperative matrices of M x N x K with f32 sums, whose columns and rows together
 //            fill the tile, and whose results fit that memory; else TOKENS a multiple of SPLIT
@@ -30,14 +32,6 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #endif
 
-layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 0) const uint LANES = 8;
-layout(constant_id = 1) const uint SPLIT = 1;
-layout(constant_id = 2) const uint LOCAL_Z = 1;
-layout(constant_id = 3) const uint R = 4;       // groups of a tile; even
-layout(constant_id = 4) const uint TOKENS = 16; // columns of a tile
-layout(constant_id = 6) const uint BIAS = 0;    // 1: add bias
-layout(constant_id = 7) const uint EPILOGUE = 0;
 #if MATRIX
 layout(constant_id = 8) const uint M = 16; // rows, columns and depth of a fragment
 layout(constant_id = 9) const uint N = 16;
@@ -45,26 +39,6 @@ layout(constant_id = 10) const uint K = 16;
 layout(constant_id = 11) const uint ACROSS = 1; // subgroups that share the columns of a tile
 layout(constant_id = 12) const uint DOWN = 1;   // and its rows
 #endif
-
-layout(push_constant) uniform Params {
-    uvec2 addresses[3]; // of matmul.comp's pointers
-    uint units;         // units in a row of W
-    uint rows;          // rows of y to write
-    uint groups;        // groups of LANES rows in the planes
-    uint token_count;   // rows of x
-    uint x_stride;      // in quads
-    uint y_stride;      // in floats
-    uint y_offset;      // in floats
-    uint blocks;        // blocks of 32 in a row of W
-    float epsilon;
-    float y_scale;
-};
-layout(std430, binding = 0) readonly buffer Quads { uvec4 quads[]; };
-layout(std430, binding = 1) readonly buffer Words { uint words[]; };
-layout(std430, binding = 2) readonly buffer X { uvec4 x[]; };
-layout(std430, binding = 3) buffer Y { float y[]; };
-layout(std430, binding = 4) readonly buffer Factors { float factors[]; };
-layout(std430, binding = 5) readonly buffer Bias { float bias[]; };
 
 // A row's block in shared memory: four quads of f16, and one that keeps the rows that lanes read
 // together out of one another's banks.
@@ -187,9 +161,3 @@ void multiply(uint stage) {
 }
 
 #endif
-
-void main() {
-    clear();
-    multiply_all();
-    finish();
-}

@@ -192,6 +192,39 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
 }
 
 #[test]
+fn products_with_experts_are_tuned_by_the_routes_of_an_expert() -> Result<(), Failure> {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/experts/qwen2moe.gguf");
+    let plan = Plan::default();
+    plan.set_times(times_for_halves);
+    for numerics in [Numerics::Exact, Numerics::Fastest] {
+        let executor = plan.open(ReferenceExecutor::with_lanes(8))?;
+        let tune = tune_options_by(numerics, None, Duration::ZERO);
+        let options = options(Some(tune.clone()));
+        let mut runner = engine::open(executor, &model, &options, &mut |_, _| {})?.runner;
+        let mut tuner = Tuner::new(tune);
+        tuner.prepare(&mut runner);
+        while tuner.step(&mut runner)?.is_some() {}
+        let experts = |product: &&TunedProduct| product.kernel.contains("_experts");
+        let mut found: Vec<(u64, Tier)> = Vec::new();
+        for product in tuner.done().iter().filter(experts) {
+            let chosen = &product.shapes[product.chosen];
+            assert_eq!(chosen.verdict == Verdict::Right, chosen.shape.tier == Tier::Scalar);
+            found.push((product.tokens, chosen.shape.tier));
+        }
+        found.sort_by_key(|(tokens, _)| *tokens);
+        found.dedup();
+        let wanted: Vec<(u64, Tier)> = [1, 2, 4, 8, 16, 32, 64]
+            .map(|tokens| {
+                let is_tiled = numerics == Numerics::Fastest && tokens >= 8;
+                (tokens, if is_tiled { Tier::Half } else { Tier::Scalar })
+            })
+            .to_vec();
+        assert_eq!(found, wanted, "{numerics:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn an_engine_tunes_while_nobody_waits_and_its_tokens_stay() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let [model, _] = tiny::write(folder.path());

@@ -4,12 +4,21 @@
 mod common;
 #[path = "common/device.rs"]
 mod device;
+#[path = "common/posing.rs"]
+mod posing;
 
-use common::{Driven, Sizes, check_golden, mixture};
-use hob::kernels::KvFormat;
+use common::{Driven, Sizes, check_golden, log_softmax, mixture};
+use hob::gpu::Executor as _;
+use hob::kernels::matmul::Tier;
+use hob::kernels::{KvFormat, matmul_tiled};
+use hob::reference::ReferenceExecutor;
+use posing::{Posing, products_of};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
+
+/// And with products of numbers of f16.
+const TOLERANCE_NARROW: f32 = 0.05;
 
 const SIZES: Sizes =
     Sizes { context_tokens: 256, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
@@ -50,4 +59,37 @@ fn check_bits(model: &mut Driven, tokens: &[u32], name: &str) {
         rows.iter().flatten().map(|logit| logit.to_bits()).collect()
     };
     assert!(bits(&at_once) == bits(&one_by_one), "{name}: bits differ by the batch");
+}
+
+/// One step, which is what has other numbers. The reference executor has the tier without matrix
+/// units too, which drivers take long to compile.
+#[test]
+fn a_prompt_by_matrix_units_gives_nearly_the_logits_of_f32() {
+    let executor = device::open(false);
+    if !matmul_tiled::is_offered(executor.capabilities(), Tier::Matrix) {
+        println!("this device has no matrix units");
+        return;
+    }
+    let messages = executor.messages();
+    let (path, goldens) = mixture(NAMES[1]);
+    let lanes = executor.capabilities().lanes;
+    let reference = ReferenceExecutor::with_lanes(lanes);
+    let executor = Posing::gpu(Box::new(executor), Tier::Matrix);
+    let mut narrow = Driven::load_narrow(Box::new(executor), &path, SIZES);
+    let [_, of_experts] = products_of(&narrow, Tier::Matrix, 40);
+    assert_eq!(of_experts, 2, "of the layer with experts");
+    let mut plain = Driven::load(Box::new(reference), &path, SIZES);
+    let [found, wanted] = [&mut narrow, &mut plain].map(|model| {
+        model.logit_rows_max = 40; // of a step that ends in logits
+        let lease = model.lease(40);
+        let logits = model.evaluate(&lease, 0, &goldens[1].tokens[..40], 1, 40);
+        model.release(lease);
+        log_softmax(&logits[0])
+    });
+    let pairs = found.iter().zip(&wanted);
+    let worst = pairs.map(|(found, wanted)| (found - wanted).abs()).fold(0.0, f32::max);
+    println!("worst logprob difference {worst:.6}");
+    assert!(worst <= TOLERANCE_NARROW, "{worst}");
+    drop(narrow);
+    device::assert_silent(&messages);
 }

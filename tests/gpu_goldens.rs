@@ -10,11 +10,10 @@ mod posing;
 use std::path::Path;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
-use hob::gpu::{Capabilities, Command, DeviceType, Executor as _};
+use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
-use hob::model::{BatchShape, Choosing};
-use posing::Posing;
+use posing::{Posing, products_of};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
@@ -86,40 +85,14 @@ fn variants_without_subgroup_operations_give_them_too() {
     }
 }
 
-/// Software drivers never take narrower numbers by themselves: the device says that it is a GPU,
-/// which has no use for sliced weights.
 fn check_narrow(path: &Path, tier: Tier) -> f32 {
     let executor = device::open(false);
     let messages = executor.messages();
-    let mut capabilities = Capabilities {
-        device_type: DeviceType::Discrete,
-        uniform_loads: false,
-        ..executor.capabilities().clone()
-    };
-    if tier == Tier::Half {
-        capabilities.matrix_units = None;
-    }
-    let executor = Posing { inner: Box::new(executor), capabilities };
+    let executor = Posing::gpu(Box::new(executor), tier);
     let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
     let mut model = Driven::load_narrow(Box::new(executor), path, sizes);
-    let shape = BatchShape {
-        tokens: 64,
-        tiles: 64,
-        tile_tokens: 1,
-        logit_rows: 0,
-        encoded: false,
-        splits: 1,
-        adapters: 0,
-        choosing: Choosing::Host,
-        turn: 0,
-    };
-    let recording = model.runner.model().record_forward(model.runner.kv(), shape);
-    let is_narrow = |command: &Command| match command {
-        Command::Dispatch(dispatch) => dispatch.kernel.name.ends_with(tier.name()),
-        _ => false,
-    };
-    let narrow = recording.commands.iter().filter(|command| is_narrow(command)).count();
-    assert!(narrow >= 4, "{narrow} products by tier {}", tier.name());
+    let [plain, _] = products_of(&model, tier, 64);
+    assert!(plain >= 4, "{plain} products by tier {}", tier.name());
     let goldens = goldens(&path.with_extension("golden.json"));
     let worst = check_golden(&mut model, &goldens[0], TOLERANCE_NARROW, 64);
     drop(model);

@@ -1,13 +1,20 @@
 //! The reference executor against llama.cpp's outputs on small models.
 
 mod common;
+#[path = "common/posing.rs"]
+mod posing;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, golden_data, goldens, real_model};
 use hob::kernels::KvFormat;
+use hob::kernels::matmul::Tier;
 use hob::reference::ReferenceExecutor;
+use posing::Posing;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
+
+/// And with products of numbers of f16.
+const TOLERANCE_NARROW: f32 = 0.05;
 
 #[test]
 fn small_models_give_the_logits_of_llama_cpp() {
@@ -90,5 +97,23 @@ fn encoders_give_the_embeddings_of_llama_cpp() {
         let mut model = Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), &path, sizes);
         let worst = common::check_embeddings(&mut model, &goldens, EMBEDDING_TOLERANCE);
         println!("{name}: worst difference {worst:.6}");
+    }
+}
+
+/// llama.cpp's logits nearly, and the check at the start cuts such products down as it should: the
+/// reference finds itself right.
+#[test]
+fn mixtures_give_nearly_those_logits_in_halves() {
+    let executor = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Half);
+    let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 200, format: KvFormat::F32 };
+    let (path, goldens) = common::mixture("qwen2moe");
+    let mut model = Driven::load_narrow(Box::new(executor), &path, sizes);
+    let worst = check_golden(&mut model, &goldens[1], TOLERANCE_NARROW, 40);
+    println!("worst logprob difference {worst:.4}");
+    let passed = model.check_kernels();
+    // Columns of a tile, that they are routes, no bias, and the epilogue of up and of down.
+    for constants in [",16,1,0,2", ",16,1,0,0"] {
+        let is_tile = |name: &String| name.contains("_half ") && name.ends_with(constants);
+        assert!(passed.iter().any(is_tile), "{constants}: {passed:?}");
     }
 }

@@ -1,9 +1,13 @@
 // What becomes of a column's products with R groups of LANES rows of W.
 //
 // The including shader defines LANES, R, BIAS, EPILOGUE, `rows` (of y to write), `y_scale`, y and
-// bias; without a bias at all, NO_BIAS; where it has other than R groups at a time, OWN_GROUPS.
+// bias, or what BIAS_OF(row) is; without a bias at all, NO_BIAS; where it has other than R groups
+// at a time, OWN_GROUPS.
 #include "activation.glsl"
 
+#ifndef BIAS_OF
+#define BIAS_OF(row) bias[row]
+#endif
 #ifndef OWN_GROUPS
 #define OWN_GROUPS R
 #endif
@@ -34,7 +38,7 @@ void write_column(float sums[OWN_GROUPS], uint group_first, uint lane, float fac
             float v = sums[r] * factor;
 #ifndef NO_BIAS
             if (BIAS == 1) {
-                v += bias[row];
+                v += BIAS_OF(row);
             }
 #endif
             if (EPILOGUE == EPILOGUE_GELU) {

@@ -194,15 +194,25 @@ impl Runner {
                 spans.push((position, tokens));
                 position += tokens;
             }
+            let (deep, wide) = ((DEEP + 1).min(context), self.wide_step().min(context));
+            let most = deep.max(wide);
             let (kv, executor) = self.kv_mut();
-            let deep = (DEEP + 1).min(context);
-            if deep > all && kv.grow(executor, &mut lease, all, deep)?.is_ok() {
-                spans.push((deep - 1, 1));
+            if most <= all || kv.grow(executor, &mut lease, all, most)?.is_ok() {
+                spans.extend((deep > all).then_some((deep - 1, 1)));
+                spans.extend((wide > 0).then_some((0, wide)));
             }
             ended = self.probe_spans(&lease, &spans, reference, passed);
         }
         self.kv_mut().0.release(lease);
         ended
+    }
+
+    /// Tokens of the longest step, where it has pipelines that no other has: tiles of an expert's
+    /// routes, of which there are few for each token.
+    fn wide_step(&self) -> usize {
+        let has_tiles =
+            self.model().hyper().mixture.is_some() && self.model().narrow_room().is_some();
+        if has_tiles { self.model().limits().tokens_max } else { 0 }
     }
 
     /// Probes steps of so many tokens at such positions, with and without adapters.

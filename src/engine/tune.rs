@@ -19,6 +19,7 @@ use crate::gpu::{
 };
 use crate::kernels::by_name;
 use crate::kernels::matmul::{Operands, Shape, Tier};
+use crate::kernels::matmul_experts::even_routes;
 use crate::kernels::tuned::{self, candidates, choice_of, reshaped, shape_of, work_of};
 use crate::model::{BatchShape, Choosing};
 use crate::probe::{self, Key, Probe};
@@ -272,10 +273,9 @@ impl Tuner {
         let mut works: Vec<Work> = self.done.iter().filter_map(TunedProduct::work).collect();
         let mut found = VecDeque::new();
         let limits = runner.model().limits();
-        for tokens in tuned::TOKENS {
-            if tokens as usize > limits.tokens_max {
-                continue;
-            }
+        let router = runner.model().hyper().mixture.as_ref().map(|mixture| mixture.router);
+        let experts = router.map(|router| [router.used, router.experts]);
+        for tokens in tuned::step_tokens(experts, limits.tokens_max as u32) {
             let logit_rows = match runner.model().hyper().encoder {
                 true => 0,
                 false => tokens.min(limits.logit_rows_max as u32),
@@ -316,6 +316,10 @@ impl Tuner {
                 probe.fill(binding);
             }
         }
+        if let Some((slice, words)) = even_routes(&dispatch) {
+            let bound = dispatch.bindings.iter().position(|other| *other == slice);
+            probe.set(bound.expect("they are bound"), &words);
+        }
         let probe_room = room.map(|room| probe.add_room(room.bytes));
         let wanted = probe.run(&mut *reference)?;
         let usual = probe.run(executor)?;
@@ -323,7 +327,7 @@ impl Tuner {
             tracing::warn!(kernel = dispatch.kernel.name, %difference, "is not tuned: it is wrong");
             return Ok(None);
         }
-        let nanoseconds = time(executor, std::slice::from_ref(&dispatch))?;
+        let nanoseconds = time(executor, &dispatch, std::slice::from_ref(&dispatch))?;
         let shape = shape_of(&dispatch);
         let shapes = vec![Measured { shape, nanoseconds, verdict: Verdict::Right }];
         let other_orders = self.options.numerics == Numerics::Fastest;
@@ -374,7 +378,7 @@ impl Job {
                 tracing::warn!(kernel, ?shape, difference, "computes wrongly and is not used");
                 0.0
             }
-            _ => time(executor, &whole)?,
+            _ => time(executor, &self.dispatch, &whole)?,
         };
         self.shapes.push(Measured { shape, nanoseconds, verdict });
         Ok(())
@@ -390,7 +394,7 @@ impl Job {
                 let executor = runner.kv_mut().1;
                 let caps = executor.capabilities();
                 let dispatches = reshaped(caps, &self.dispatch, measured.shape, self.room);
-                let nanoseconds = time(executor, &dispatches)?;
+                let nanoseconds = time(executor, &self.dispatch, &dispatches)?;
                 measured.nanoseconds = measured.nanoseconds.min(nanoseconds);
             }
         }
@@ -398,9 +402,20 @@ impl Job {
     }
 }
 
-/// Shortest time of a product's dispatches over the model's own buffers, in nanoseconds: by the
-/// device's clock, or by the host's where it has none.
-fn time(executor: &mut dyn Executor, dispatches: &[Dispatch]) -> Result<f64, DeviceError> {
+/// Shortest time of the dispatches of a product over the model's own buffers, in nanoseconds: by
+/// the device's clock, or by the host's where it has none.
+fn time(
+    executor: &mut dyn Executor,
+    product: &Dispatch,
+    dispatches: &[Dispatch],
+) -> Result<f64, DeviceError> {
+    // Whatever step ran last has left other routes.
+    if let Some((slice, words)) = even_routes(product) {
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        executor.write(slice.buffer, slice.offset, bytes.len(), &mut |out| {
+            out.copy_from_slice(bytes);
+        })?;
+    }
     let mut recording = Recording::new();
     dispatches.iter().for_each(|dispatch| recording.dispatch(dispatch.clone()));
     executor.set_profiling(true);

@@ -71,12 +71,12 @@ pub struct Operands {
     pub y: BufferSlice,
     /// Gain of the norm, where there is one.
     pub gain: BufferSlice,
-    /// Bias, where there is one.
+    /// Bias, where there is one; with experts, their routes or lists.
     pub bias: BufferSlice,
 }
 
 impl Operands {
-    /// Those of a dispatch of `matmul` or `matmul_sliced`.
+    /// Those of a dispatch of `matmul`, with experts or without, or of `matmul_sliced`.
     ///
     /// # Panics
     /// If it has other bindings: a bug of the caller.
@@ -263,16 +263,13 @@ pub fn record_shaped(
     matmul: &Matmul<'_>,
     shape: Shape,
 ) {
-    if shape.tier == Tier::Scalar {
-        return record_scalar(recording, caps, matmul, shape);
-    }
+    let scalar = match shape.tier {
+        Tier::Scalar => shape,
+        _ => Shape::choose(caps, &matmul.weights.layout, matmul.tokens),
+    };
     let mut plain = Recording::new();
-    let scalar = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
     record_scalar(&mut plain, caps, matmul, scalar);
-    let before = recording.commands.len();
-    let slices = plain.commands.len();
-    tuned::append(recording, caps, plain, matmul.narrow, |_| shape);
-    assert!(recording.commands.len() > before + slices, "{shape:?} runs on the device");
+    tuned::append_in(recording, caps, plain, matmul.narrow, shape);
 }
 
 /// Appends the product in f32: one dispatch for each slice of the weights that can be bound, and

@@ -1,6 +1,6 @@
 //! `shaders/matmul_bytes.comp`: products of many tokens by bytes; `matmul_tiled` records them.
 
-use super::matmul::Params;
+use super::matmul_experts::Params;
 use super::spirv;
 
 const _: () = assert!(spirv::MATMUL_BYTES_Q4_0_PUSH_BYTES as usize == size_of::<Params>());

@@ -1,16 +1,17 @@
-//! `shaders/matmul.comp` with EXPERTS: products with the matrices of a mixture's experts.
+//! `shaders/matmul.comp` with EXPERTS: products with the matrices of a mixture's experts. Those of
+//! experts' lists may be recorded in other tiers, as plain products are (`matmul_tiled`).
 //!
 //! Each token is sent to `used` of the experts. A route is one such pair, numbered
 //! `token * used + place`; what the products read and write has a row for each route.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{self, Epilogue, Shape};
-use super::{by_format_and_device, or_unused, spirv, u32_of};
+use super::matmul::{self, Epilogue, Operands, Shape, Tier};
+use super::{by_format_and_device, or_unused, spirv, tuned, u32_of};
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
-/// Push constants.
+/// Push constants; those of a plain product are the first of them.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
@@ -20,6 +21,58 @@ pub struct Params {
     pub expert_count: u32,
     pub used: u32,
     pub list_max: u32,
+    pub experts: u32,
+}
+
+impl Params {
+    /// Those of any product. A plain one has no experts, and a row of x for each of y.
+    #[must_use]
+    pub fn of(product: &Dispatch) -> Self {
+        let plain =
+            Self::plain(bytemuck::pod_read_unaligned(&product.push[..size_of::<matmul::Params>()]));
+        let all = bytemuck::try_pod_read_unaligned(&product.push);
+        all.unwrap_or(plain)
+    }
+
+    /// Those of a plain product.
+    #[must_use]
+    pub fn plain(matmul: matmul::Params) -> Self {
+        Self { matmul, expert_first: 0, expert_count: 0, used: 1, list_max: 0, experts: 0 }
+    }
+
+    /// Whether it has experts.
+    #[must_use]
+    pub fn has_experts(&self) -> bool {
+        self.expert_count > 0
+    }
+
+    /// Whether a workgroup takes the list of an expert.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.list_max > 0
+    }
+
+    /// Rows of x.
+    #[must_use]
+    pub fn x_rows(&self) -> u32 {
+        self.matmul.tokens / self.used
+    }
+
+    /// Columns of a matrix's products: tokens, the routes that a list has on average, or one.
+    #[must_use]
+    pub fn columns(&self) -> u32 {
+        match (self.has_experts(), self.is_listed()) {
+            (false, _) => self.matmul.tokens,
+            (true, true) => self.matmul.tokens.div_ceil(self.experts),
+            (true, false) => 1,
+        }
+    }
+
+    /// Puts them in the place of a dispatch's own.
+    pub fn put(&self, dispatch: &mut Dispatch) {
+        let bytes = dispatch.push.len();
+        dispatch.push.copy_from_slice(&bytemuck::bytes_of(self)[..bytes]);
+    }
 }
 
 const _: () = assert!(spirv::MATMUL_F32_EXPERTS_PUSH_BYTES as usize == size_of::<Params>());
@@ -136,10 +189,12 @@ pub struct MatmulExperts<'a> {
     pub norm: Option<(BufferSlice, f32)>,
     /// What happens to the product.
     pub epilogue: Epilogue,
+    /// Room for a narrower x, [`narrow::bytes`] for all its rows; without it products are in f32.
+    pub narrow: Option<BufferSlice>,
 }
 
 impl MatmulExperts<'_> {
-    /// How the work is cut: columns for the routes that an expert has on average.
+    /// How the work is cut in f32: columns for the routes that an expert has on average.
     fn shape(&self, caps: &Capabilities) -> Shape {
         let columns = match self.routes {
             Routes::Each(_) => 1,
@@ -151,11 +206,51 @@ impl MatmulExperts<'_> {
 
 /// Appends the product, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &MatmulExperts<'_>) {
-    record_shaped(recording, caps, matmul, matmul.shape(caps));
+    let mut plain = Recording::new();
+    record_scalar(&mut plain, caps, matmul, matmul.shape(caps));
+    let narrow = matmul.narrow.is_some();
+    let best = |product: &Dispatch| tuned::best(caps, product, narrow);
+    tuned::append(recording, caps, plain, matmul.narrow, best);
 }
 
-/// Appends the product: one dispatch for each slice of the experts that can be bound.
+/// Appends the product in a shape of any tier.
+///
+/// # Panics
+/// If the device cannot run it, or it needs room for a narrower x and has none: the caller asked.
 pub fn record_shaped(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    matmul: &MatmulExperts<'_>,
+    shape: Shape,
+) {
+    let scalar = if shape.tier == Tier::Scalar { shape } else { matmul.shape(caps) };
+    let mut plain = Recording::new();
+    record_scalar(&mut plain, caps, matmul, scalar);
+    tuned::append_in(recording, caps, plain, matmul.narrow, shape);
+}
+
+/// Routes of a product in f32 as evenly spread as can be, and where they are bound: what it may be
+/// timed with when no router has chosen any. `None` for a product without experts.
+#[must_use]
+pub fn even_routes(product: &Dispatch) -> Option<(BufferSlice, Vec<u32>)> {
+    let params = Params::of(product);
+    params.has_experts().then_some(())?;
+    let (routes, experts) = (params.matmul.tokens, params.experts);
+    let words = if params.is_listed() {
+        let list = |expert: u32| {
+            let own: Vec<u32> = (expert..routes).step_by(experts as usize).collect();
+            let unused = params.list_max as usize - own.len();
+            [own.len() as u32].into_iter().chain(own).chain(std::iter::repeat_n(0, unused))
+        };
+        (0..experts).flat_map(list).collect()
+    } else {
+        (0..routes).map(|route| route % experts).collect()
+    };
+    Some((Operands::of(product).bias, words))
+}
+
+/// Appends the product in f32: one dispatch for each slice of the experts that can be bound.
+fn record_scalar(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &MatmulExperts<'_>,
@@ -190,6 +285,7 @@ pub fn record_shaped(
             expert_count: slice.count,
             used: matmul.used,
             list_max,
+            experts: matmul.weights.experts,
         };
         recording.dispatch(Dispatch {
             kernel,

@@ -2,9 +2,11 @@
 //! which tiers there are beside that of f32, `shaders/matmul_bytes.comp` included.
 //!
 //! A product is recorded in f32 first; what is here makes two dispatches of it: one that narrows x
-//! (`narrow`), and one that multiplies tiles.
+//! (`narrow`), and one that multiplies tiles. Products with experts are no others, where each
+//! workgroup takes the list of one.
 
-use super::matmul::{Operands, Params, Shape, Tier};
+use super::matmul::{Operands, Shape, Tier};
+use super::matmul_experts::Params;
 use super::narrow::{self, Narrowed};
 use super::{by_name, matmul_bytes, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, MatrixUnits};
@@ -22,13 +24,16 @@ pub const NARROW_TIERS: [Tier; 3] = [Tier::Matrix, Tier::Half, Tier::Bytes];
 /// Fewer tokens do not fill a tile.
 pub const TOKENS_MIN: u32 = 16;
 
+/// Fewer routes of an expert, on average, do not half fill one.
+pub const ROUTES_MIN: u32 = 8;
+
 /// Rows that a tile should have, and columns, at most: larger ones read less and need more
 /// registers.
 const ROWS_WANTED: [u32; 2] = [128, 64];
 const TOKENS_WANTED: [u32; 3] = [64, 32, 16];
 
 /// Workgroups that keep a large GPU busy: with fewer, tiles are made smaller.
-const WORKGROUPS_WANTED: u32 = 96;
+const WORKGROUPS_WANTED: u64 = 96;
 
 /// Columns of a lane, in the tier without matrix units.
 const COLUMNS: u32 = 8;
@@ -61,8 +66,15 @@ pub fn is_any_offered(caps: &Capabilities) -> bool {
 /// The kernel of a tier for a product recorded in f32; `None` where its weights have none, or it
 /// computes wrongly.
 fn kernel(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Option<&'static Kernel> {
+    let params = Params::of(product);
+    // The route of a workgroup's own is one column.
+    if params.has_experts() && !params.is_listed() {
+        return None;
+    }
     let name = product.kernel.name.strip_prefix("matmul_")?;
-    let format = name.trim_end_matches("_pointers").trim_end_matches("_shared");
+    let format = ["_pointers", "_shared", "_experts"]
+        .iter()
+        .fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name));
     let kernel = match tier {
         Tier::Bytes => by_name(&format!("matmul_bytes_{format}")),
         _ => by_name(&format!("matmul_tiled_{format}_{}", tier.name())),
@@ -138,17 +150,30 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
 /// Shapes of a tier that may be the fastest for a product recorded in f32.
 #[must_use]
 pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape> {
-    let params: Params = bytemuck::pod_read_unaligned(&product.push);
-    if params.tokens < TOKENS_MIN || kernel(caps, product, tier).is_none() {
+    let params = Params::of(product);
+    let fewest = if params.has_experts() { ROUTES_MIN } else { TOKENS_MIN };
+    let columns = params.columns();
+    if columns < fewest || kernel(caps, product, tier).is_none() {
         return Vec::new();
     }
     let mut found: Vec<Shape> = Vec::new();
-    for tokens in TOKENS_WANTED.into_iter().filter(|tokens| *tokens < 2 * params.tokens) {
+    let tokens_max = 2 * columns.max(TOKENS_MIN);
+    for tokens in TOKENS_WANTED.into_iter().filter(|tokens| *tokens < tokens_max) {
         for rows in ROWS_WANTED {
             found.extend(shape(caps, tier, rows, tokens).filter(|shape| !found.contains(shape)));
         }
     }
     found
+}
+
+/// The workgroups of a shape: with experts, as many for each as its routes fill tiles on average.
+fn grid(params: &Params, shape: Shape) -> [u32; 3] {
+    let row_tiles = params.matmul.groups.div_ceil(shape.rows);
+    let column_tiles = params.columns().div_ceil(shape.tokens);
+    match params.has_experts() {
+        true => [params.expert_count, row_tiles, column_tiles],
+        false => [column_tiles, row_tiles, 1],
+    }
 }
 
 /// The shape for a product recorded in f32 that may be made of narrower numbers: the largest tile
@@ -159,11 +184,11 @@ pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
     if caps.is_cpu() {
         return None;
     }
-    let params: Params = bytemuck::pod_read_unaligned(&product.push);
+    let params = Params::of(product);
     let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, product, tier));
     let found = found.into_iter().find(|shapes| !shapes.is_empty())?;
     let workgroups =
-        |shape: &&Shape| params.groups.div_ceil(shape.rows) * params.tokens.div_ceil(shape.tokens);
+        |shape: &&Shape| grid(&params, **shape).into_iter().map(u64::from).product::<u64>();
     let enough = found.iter().find(|shape| workgroups(shape) >= WORKGROUPS_WANTED);
     enough.or(found.iter().max_by_key(workgroups)).copied()
 }
@@ -178,26 +203,28 @@ pub fn tiled(
     room: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     let kernel = kernel(caps, product, shape.tier).filter(|_| is_possible(caps, shape))?;
-    let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
-    params.x_stride = params.blocks * if shape.tier == Tier::Bytes { 3 } else { 4 };
-    let narrowed = Narrowed::place(product, u64::from(params.x_stride) * 16, room)?;
+    let mut params = Params::of(product);
+    let block_quads = if shape.tier == Tier::Bytes { 3 } else { 4 };
+    params.matmul.x_stride = params.matmul.blocks * block_quads;
+    let narrowed = Narrowed::place(product, u64::from(params.matmul.x_stride) * 16, room)?;
     let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
-    let has_bias = product.spec[6];
+    let (listed, has_bias, epilogue) =
+        (u32::from(params.is_listed()), product.spec[6], product.spec[7]);
     let mut spec =
-        vec![caps.lanes, shape.split, 1, shape.rows, shape.tokens, 0, has_bias, product.spec[7]];
+        vec![caps.lanes, shape.split, 1, shape.rows, shape.tokens, listed, has_bias, epilogue];
     if let (Tier::Matrix, Some(units)) = (shape.tier, caps.matrix_units) {
         let Spread { across, down } = Spread::of_shape(caps, shape)?;
         spec.extend([units.m, units.n, units.k, across, down]);
     }
-    let bias = if has_bias == 1 { bias } else { narrowed.factors };
+    let beside = if has_bias + listed > 0 { bias } else { narrowed.factors };
     debug_assert!(x.buffer != narrowed.x.buffer, "x is read before it is narrowed");
     let tiles = Dispatch {
         kernel,
         spec,
-        bindings: vec![quads, words, narrowed.x, y, narrowed.factors, bias],
+        bindings: vec![quads, words, narrowed.x, y, narrowed.factors, beside],
         push: bytemuck::bytes_of(&params).to_vec(),
         pointers: 0,
-        groups: [params.tokens.div_ceil(shape.tokens), params.groups.div_ceil(shape.rows), 1],
+        groups: grid(&params, shape),
     };
     Some([narrow::of_product(caps, product, shape.tier, &narrowed), tiles])
 }

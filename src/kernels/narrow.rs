@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{self, Operands, Tier};
+use super::matmul::{Operands, Tier};
+use super::matmul_experts;
 use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel};
 
@@ -25,21 +26,21 @@ const _: () = assert!(spirv::NARROW_HALF_BINDINGS == 4 && spirv::NARROW_HALF_SPE
 /// Rows of x, narrowed, and what products with them have to be multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Narrowed {
-    /// f16 `[tokens, K]`, or blocks of bytes with their scales `[tokens, K / 32]`.
+    /// f16 `[rows, K]`, or blocks of bytes with their scales `[rows, K / 32]`.
     pub x: BufferSlice,
-    /// f32 `[tokens]`.
+    /// f32 `[rows]`.
     pub factors: BufferSlice,
 }
 
-/// Bytes of the factors of so many tokens, so that the rows behind them start aligned.
-fn factor_bytes(tokens: u64) -> u64 {
-    (tokens * 4).next_multiple_of(ALIGN)
+/// Bytes of the factors of so many rows, so that the rows behind them start aligned.
+fn factor_bytes(rows: u64) -> u64 {
+    (rows * 4).next_multiple_of(ALIGN)
 }
 
 /// Most bytes that so many rows of `row_len` values take, factors included.
 #[must_use]
-pub fn bytes(tokens: u64, row_len: u64) -> u64 {
-    factor_bytes(tokens) + tokens * row_len * 2
+pub fn bytes(rows: u64, row_len: u64) -> u64 {
+    factor_bytes(rows) + rows * row_len * 2
 }
 
 impl Narrowed {
@@ -47,14 +48,13 @@ impl Narrowed {
     /// fit.
     #[must_use]
     pub fn place(product: &Dispatch, row_bytes: u64, room: BufferSlice) -> Option<Self> {
-        let params: matmul::Params = bytemuck::pod_read_unaligned(&product.push);
-        let tokens = u64::from(params.tokens);
-        let first = factor_bytes(tokens);
-        if first + tokens * row_bytes > room.bytes {
+        let rows = u64::from(matmul_experts::Params::of(product).x_rows());
+        let first = factor_bytes(rows);
+        if first + rows * row_bytes > room.bytes {
             return None;
         }
         let part = |offset, bytes| BufferSlice { offset: room.offset + offset, bytes, ..room };
-        Some(Self { x: part(first, tokens * row_bytes), factors: part(0, tokens * 4) })
+        Some(Self { x: part(first, rows * row_bytes), factors: part(0, rows * 4) })
     }
 }
 
@@ -71,7 +71,8 @@ pub fn of_product(
     tier: Tier,
     narrowed: &Narrowed,
 ) -> Dispatch {
-    let params: matmul::Params = bytemuck::pod_read_unaligned(&product.push);
+    let all = matmul_experts::Params::of(product);
+    let params = all.matmul;
     let Operands { x, gain, .. } = Operands::of(product);
     let norm = product.spec[5];
     // Several rows of lanes for a row that keeps them busy; software drivers are spared barriers.
@@ -84,6 +85,6 @@ pub fn of_product(
         bindings: vec![x, if norm == 1 { gain } else { x }, narrowed.x, narrowed.factors],
         push: bytemuck::bytes_of(&push).to_vec(),
         pointers: 0,
-        groups: [params.tokens, 1, 1],
+        groups: [all.x_rows(), 1, 1],
     }
 }

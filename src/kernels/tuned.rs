@@ -1,10 +1,11 @@
 //! Shapes of products that were measured, in place of the rules of `Shape::choose`.
 //!
-//! Products of one kernel over matrices of one size, for about as many tokens, are one
-//! [`Work`]: they are cut alike. Which shapes there are to choose from is said here; who measures
-//! them is the engine's matter.
+//! Products of one kernel over matrices of one size, for about as many columns (tokens, or the
+//! routes that an expert has on average), are one [`Work`]: they are cut alike. Which shapes
+//! there are to choose from is said here; who measures them is the engine's matter.
 
-use super::matmul::{Params, Shape, Tier};
+use super::matmul::{Shape, Tier};
+use super::matmul_experts::Params;
 use super::matmul_tiled::{self, NARROW_TIERS};
 use crate::gpu::{BufferSlice, Capabilities, Choice, Command, Dispatch, Recording, Work};
 
@@ -14,18 +15,31 @@ pub const TOKENS_MAX: u32 = 64;
 /// Numbers of tokens that stand for works: up to each, and more than the one before.
 pub const TOKENS: [u32; 7] = [1, 2, 4, 8, 16, 32, TOKENS_MAX];
 
+/// Tokens of the steps in which there is every work of a model, in ascending order. `experts`: how
+/// many of how many a token has, where it has any.
+#[must_use]
+pub fn step_tokens(experts: Option<[u32; 2]>, tokens_max: u32) -> Vec<u32> {
+    let mut all: Vec<u32> = TOKENS.into_iter().filter(|tokens| *tokens <= tokens_max).collect();
+    if let Some([used, of]) = experts {
+        all.extend(TOKENS.map(|columns| (columns * of / used).min(tokens_max)));
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// The work that a dispatch is; `None` where it is no product in f32 whose shape can be chosen.
 #[must_use]
 pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     let name = dispatch.kernel.name;
-    let other = ["_experts", "_tiled", "_bytes"].iter().any(|part| name.contains(part));
+    let other = ["_tiled", "_bytes"].iter().any(|part| name.contains(part));
     if !name.starts_with("matmul_") || other {
         return None;
     }
-    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let tokens = params.tokens.next_power_of_two().min(TOKENS_MAX);
-    let rows = u64::from(params.groups) * u64::from(dispatch.spec[0]);
-    Some((name, [rows, u64::from(params.blocks) * 32, u64::from(tokens)]))
+    let params = Params::of(dispatch);
+    let columns = params.columns().next_power_of_two().min(TOKENS_MAX);
+    let rows = u64::from(params.matmul.groups) * u64::from(dispatch.spec[0]);
+    Some((name, [rows, u64::from(params.matmul.blocks) * 32, u64::from(columns)]))
 }
 
 /// The shape that a product in f32 has.
@@ -63,11 +77,14 @@ pub fn reshaped(
 }
 
 fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
-    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let params = Params::of(dispatch);
     let mut other = dispatch.clone();
     [other.spec[1], other.spec[3], other.spec[4]] = [shape.split, shape.rows, shape.tokens];
-    let row_tiles = params.groups.div_ceil(shape.rows);
-    other.groups = [params.tokens.div_ceil(shape.tokens), row_tiles, 1];
+    // With experts, a workgroup goes through all tiles of columns.
+    if !params.has_experts() {
+        other.groups[0] = params.matmul.tokens.div_ceil(shape.tokens);
+    }
+    other.groups[1] = params.matmul.groups.div_ceil(shape.rows);
     other
 }
 
@@ -95,10 +112,10 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
         let splits = [1, 2, 4, 8].into_iter().filter(fits);
         shapes.extend(splits.map(|split| Shape { split, ..own }));
     }
-    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let groups = Params::of(dispatch).matmul.groups;
     let rows_max = caps.workgroup_count_max[1];
     shapes.retain(|shape| {
-        let countable = params.groups.div_ceil(shape.rows) <= rows_max;
+        let countable = groups.div_ceil(shape.rows) <= rows_max;
         *shape != own && countable && fits_shared(caps, *shape)
     });
     // The widest are the likeliest to be worth their time.
@@ -127,6 +144,24 @@ pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, narrow: bool) -> Sh
     let by_rule = || narrow.then(|| matmul_tiled::choose(caps, dispatch)).flatten();
     let shape = measured.and_then(|choice| chosen(*choice)).or_else(by_rule);
     shape.unwrap_or_else(|| shape_of(dispatch))
+}
+
+/// Appends products recorded in f32, all in one shape.
+///
+/// # Panics
+/// If the device cannot run it, or there is not enough room: the caller asked.
+pub(super) fn append_in(
+    recording: &mut Recording,
+    caps: &Capabilities,
+    plain: Recording,
+    room: Option<BufferSlice>,
+    shape: Shape,
+) {
+    // A narrower x is a dispatch more.
+    let wanted = plain.commands.len() + usize::from(shape.tier != Tier::Scalar);
+    let before = recording.commands.len();
+    append(recording, caps, plain, room, |_| shape);
+    assert_eq!(recording.commands.len() - before, wanted, "{shape:?} runs on the device");
 }
 
 /// Appends products recorded in f32, in other shapes. `room`: for a narrower x.

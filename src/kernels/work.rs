@@ -73,7 +73,6 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
                 name.strip_prefix(stem).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
             };
             match () {
-                () if is("matmul") && name.contains("_experts") => of_matmul_experts(dispatch),
                 () if is("matmul") => of_matmul(dispatch),
                 () if is("narrow") => of_narrow(dispatch),
                 () if is("moe_route") => of_moe_route(dispatch),
@@ -104,7 +103,7 @@ pub fn label(command: &Command) -> String {
         Command::Copy { .. } => "copy".into(),
         Command::Zero(_) => "zero".into(),
         Command::Dispatch(dispatch) if dispatch.kernel.name.starts_with("matmul_") => {
-            let params = matmul_params(dispatch);
+            let params = matmul_experts::Params::of(dispatch).matmul;
             let rows = matmul_rows(dispatch, &params);
             let (columns, tokens) = (32 * params.blocks, params.tokens);
             format!("{} {rows}x{columns} t{tokens}", dispatch.kernel.name)
@@ -123,30 +122,30 @@ fn matmul_rows(dispatch: &Dispatch, params: &matmul::Params) -> u64 {
     u64::from(params.rows) * if is_glu(dispatch) { 2 } else { 1 }
 }
 
-/// Those of experts begin with those of one matrix.
-fn matmul_params(dispatch: &Dispatch) -> matmul::Params {
-    bytemuck::pod_read_unaligned(&dispatch.push[..size_of::<matmul::Params>()])
-}
-
+/// Which experts are asked for is known on the device alone: as many are counted as there can be,
+/// up to one for each route, and all routes as if they went to this slice of the experts.
 fn of_matmul(dispatch: &Dispatch) -> Work {
-    let params = matmul_params(dispatch);
+    let all = matmul_experts::Params::of(dispatch);
+    let params = all.matmul;
     let matmul::Operands { quads, words, gain, bias, .. } = matmul::Operands::of(dispatch);
     let (tokens, columns) = (u64::from(params.tokens), 32 * u64::from(params.blocks));
+    let x_rows = u64::from(all.x_rows());
     let rows = matmul_rows(dispatch, &params);
     let (norm, has_bias) = (dispatch.spec[5] == 1, dispatch.spec[6] == 1);
     let y_bytes = 4 * tokens * u64::from(params.rows);
     let residual = dispatch.spec[7] == matmul::Epilogue::Residual as u32;
-    let words_bytes = if words == quads { 0 } else { words.bytes };
+    let planes = quads.bytes + if words == quads { 0 } else { words.bytes };
+    let matrices = u64::from(all.expert_count.max(1));
     let name = dispatch.kernel.name;
-    let x_bytes = if name.starts_with("matmul_tiled") || name.starts_with("matmul_bytes") {
-        4 * tokens + 16 * tokens * u64::from(params.x_stride)
-    } else {
-        4 * tokens * columns
+    let is_tiled = name.starts_with("matmul_tiled") || name.starts_with("matmul_bytes");
+    let x_bytes = match is_tiled {
+        true => 4 * x_rows + 16 * x_rows * u64::from(params.x_stride),
+        false => 4 * x_rows * columns,
     };
-    let optional = [(norm, gain.bytes), (has_bias, bias.bytes), (residual, y_bytes)];
+    let optional = [(norm && !is_tiled, gain.bytes), (has_bias, bias.bytes), (residual, y_bytes)];
     let optional: u64 = optional.iter().filter(|(there, _)| *there).map(|(_, bytes)| bytes).sum();
     Work {
-        read_bytes: quads.bytes + words_bytes + x_bytes + optional,
+        read_bytes: planes / matrices * tokens.min(matrices) + x_bytes + optional,
         written_bytes: y_bytes,
         flops: 2 * rows * columns * tokens,
     }
@@ -161,23 +160,6 @@ fn of_narrow(dispatch: &Dispatch) -> Work {
         read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
         written_bytes: dispatch.bindings[2].bytes + 4 * rows,
         flops: rows * columns * if norm { 4 } else { 1 },
-    }
-}
-
-/// Which experts are asked for is known on the device alone: as many are counted as there can be,
-/// up to one for each route, and all routes as if they went to this slice of the experts.
-fn of_matmul_experts(dispatch: &Dispatch) -> Work {
-    let params: matmul_experts::Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [quads, words, ..] = dispatch.bindings[..] else { panic!("matmul has six bindings") };
-    let words_bytes = if words == quads { 0 } else { words.bytes };
-    let (routes, count) = (u64::from(params.matmul.tokens), u64::from(params.expert_count));
-    let expert_bytes = (quads.bytes + words_bytes) / count.max(1);
-    let columns = 32 * u64::from(params.matmul.blocks);
-    Work {
-        read_bytes: routes.min(count) * expert_bytes
-            + 4 * routes / u64::from(params.used).max(1) * columns,
-        written_bytes: 4 * routes * u64::from(params.matmul.rows),
-        flops: 2 * matmul_rows(dispatch, &params.matmul) * columns * routes,
     }
 }
 

@@ -100,7 +100,7 @@ impl Scratch {
             Some(mixture) => mixture_words(mixture, hyper.embedding, tokens).iter().sum(),
             None => 0,
         };
-        let narrow = if limits.narrow_products { widths.narrow_bytes(tokens) } else { 0 };
+        let narrow = if limits.narrow_products { narrow_bytes(hyper, &widths, tokens) } else { 0 };
         narrow
             + 4 * (per_token * tokens
                 + mixture
@@ -170,7 +170,7 @@ impl Scratch {
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
             narrow: match limits.narrow_products {
-                true => Some(scratch("narrow rows", widths.narrow_bytes(tokens) / 4)?),
+                true => Some(scratch("narrow rows", narrow_bytes(hyper, &widths, tokens) / 4)?),
                 false => None,
             },
             maxima: scratch("largest logits", rows * maxima_words(vocab))?,
@@ -258,6 +258,15 @@ impl MixtureScratch {
     }
 }
 
+/// Bytes of the widest rows that products read, in narrower numbers.
+fn narrow_bytes(hyper: &HyperParams, widths: &Widths, tokens: u64) -> u64 {
+    let plain = narrow::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden));
+    let of_routes = hyper.mixture.as_ref().map_or(0, |mixture| {
+        narrow::bytes(tokens * u64::from(mixture.router.used), mixture.hidden)
+    });
+    plain.max(of_routes)
+}
+
 /// Floats of a token in each activation.
 struct Widths {
     stream: u64,
@@ -281,11 +290,6 @@ impl Widths {
                 None => hyper.feed_forward,
             },
         }
-    }
-
-    /// Bytes of the widest rows that products read, in narrower numbers.
-    fn narrow_bytes(&self, tokens: u64) -> u64 {
-        narrow::bytes(tokens, self.stream.max(self.q).max(self.hidden))
     }
 
     fn all(&self) -> [u64; 9] {

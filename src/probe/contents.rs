@@ -86,6 +86,14 @@ impl Probe {
         BufferSlice { buffer: BufferHandle(self.contents.len() as u32 - 1), offset: 0, bytes }
     }
 
+    /// Gives a binding these words, as far as it has room for them.
+    pub fn set(&mut self, binding: usize, words: &[u32]) {
+        let bytes = &mut self.contents[self.dispatches[0].bindings[binding].buffer.0 as usize];
+        for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
     /// Fills a binding with floats between -1 and 1 from a fixed sequence.
     pub fn fill(&mut self, binding: usize) {
         let bytes = &mut self.contents[self.dispatches[0].bindings[binding].buffer.0 as usize];

@@ -3,8 +3,9 @@
 use bytemuck::bytes_of;
 
 use crate::gpu::Dispatch;
+use crate::kernels::embed;
 use crate::kernels::matmul::{self, Epilogue};
-use crate::kernels::{embed, matmul_experts};
+use crate::kernels::matmul_experts::Params;
 
 /// Tiles of rows that stay of a product.
 const ROW_TILES: u32 = 2;
@@ -28,9 +29,7 @@ pub(super) fn shrink(dispatch: &Dispatch) -> (Dispatch, Vec<Vec<Piece>>) {
         .map(|slice| vec![Piece { offset: 0, bytes: slice.bytes }])
         .collect();
     let name = dispatch.kernel.name;
-    if name.starts_with("matmul_") && name.contains("_experts") {
-        experts(&mut small, &mut pieces);
-    } else if name.starts_with("matmul_") {
+    if name.starts_with("matmul_") {
         product(&mut small, &mut pieces);
     } else if name.starts_with("embed_") {
         table(&mut small, &mut pieces);
@@ -59,38 +58,24 @@ fn cut_rows(small: &mut Dispatch, params: &mut matmul::Params) -> (u64, u64) {
 }
 
 fn product(small: &mut Dispatch, pieces: &mut [Vec<Piece>]) {
-    let mut params: matmul::Params = bytemuck::pod_read_unaligned(&small.push);
+    let mut params = Params::of(small);
     let operands = matmul::Operands::of(small);
-    let (kept, all) = cut_rows(small, &mut params);
-    let tokens = u64::from(params.tokens);
-    let x_bytes = tokens * u64::from(params.x_stride) * 16;
-    let y_bytes = tokens * u64::from(params.y_stride) * 4;
+    let (kept, all) = cut_rows(small, &mut params.matmul);
+    let matrices = u64::from(params.expert_count.max(1));
+    let x_bytes = u64::from(params.x_rows()) * u64::from(params.matmul.x_stride) * 16;
+    let y_bytes = u64::from(params.matmul.tokens) * u64::from(params.matmul.y_stride) * 4;
     for (slice, pieces) in small.bindings.iter().zip(pieces) {
-        let bytes = &mut pieces[0].bytes;
         if *slice == operands.quads || *slice == operands.words {
-            *bytes = slice.bytes / all * kept;
+            let each = slice.bytes / matrices;
+            let piece = |matrix| Piece { offset: matrix * each, bytes: each / all * kept };
+            *pieces = (0..matrices).map(piece).collect();
         } else if *slice == operands.x {
-            *bytes = x_bytes.min(slice.bytes);
+            pieces[0].bytes = x_bytes.min(slice.bytes);
         } else if *slice == operands.y {
-            *bytes = y_bytes.min(slice.bytes);
+            pieces[0].bytes = y_bytes.min(slice.bytes);
         }
     }
-    small.push = bytes_of(&params).to_vec();
-}
-
-fn experts(small: &mut Dispatch, pieces: &mut [Vec<Piece>]) {
-    let mut params: matmul_experts::Params = bytemuck::pod_read_unaligned(&small.push);
-    let (kept, all) = cut_rows(small, &mut params.matmul);
-    let experts = u64::from(params.expert_count);
-    for (slice, pieces) in small.bindings.iter().zip(&mut *pieces).take(2) {
-        let each = slice.bytes / experts;
-        let piece = |expert| Piece { offset: expert * each, bytes: each / all * kept };
-        *pieces = (0..experts).map(piece).collect();
-    }
-    let routes = u64::from(params.matmul.tokens);
-    let y_bytes = routes * u64::from(params.matmul.y_stride) * 4;
-    pieces[3][0].bytes = y_bytes.min(small.bindings[3].bytes);
-    small.push = bytes_of(&params).to_vec();
+    params.put(small);
 }
 
 fn table(small: &mut Dispatch, pieces: &mut [Vec<Piece>]) {

@@ -4,8 +4,10 @@ use half::f16;
 
 use super::Memory;
 use super::matmul::{all_products, packing, write_row};
+use super::matmul_experts::{Part, parts};
 use crate::gpu::Dispatch;
-use crate::kernels::matmul::{Operands, Params};
+use crate::kernels::matmul::Operands;
+use crate::kernels::matmul_experts::Params;
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     run_with(dispatch, memory, |bytes| {
@@ -20,21 +22,26 @@ pub(super) fn run_with(
     memory: &mut Memory,
     values: impl Fn(&[u8]) -> Vec<f32>,
 ) {
-    let Operands { quads, words, x, y, gain: factors, bias } = Operands::of(dispatch);
-    let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let packing = packing(dispatch, &params);
-    let tokens = params.tokens as usize;
-    let x = values(&memory.bytes_of(x)[..tokens * 16 * params.x_stride as usize]);
-    let factors = memory.floats(factors)[..tokens].to_vec();
-    let products = all_products(memory, &packing, quads, words, &x, tokens);
+    let Operands { x, y, gain: factors, bias, .. } = Operands::of(dispatch);
+    let params = Params::of(dispatch);
+    let packing = packing(dispatch, &params.matmul);
+    let (x_rows, used) = (params.x_rows() as usize, params.used as usize);
+    let width = packing.layout.row_len as usize;
+    let x = values(&memory.bytes_of(x)[..x_rows * 16 * params.matmul.x_stride as usize]);
+    let factors = memory.floats(factors)[..x_rows].to_vec();
     let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());
-    memory.update(y, |_, y| {
-        for (token, factor) in factors.iter().enumerate() {
-            let value = |row: usize| {
-                products[row * tokens + token] * factor
-                    + bias.as_ref().map_or(0.0, |bias| bias[row])
-            };
-            write_row(y, token, dispatch, &params, value);
-        }
-    });
+    for Part { quads, words, rows } in parts(dispatch, memory, &packing) {
+        let own: Vec<f32> =
+            rows.iter().flat_map(|row| &x[row / used * width..][..width]).copied().collect();
+        let products = all_products(memory, &packing, quads, words, &own, rows.len());
+        memory.update(y, |_, y| {
+            for (column, row) in rows.iter().enumerate() {
+                let value = |of_w: usize| {
+                    products[of_w * rows.len() + column] * factors[row / used]
+                        + bias.as_ref().map_or(0.0, |bias| bias[of_w])
+                };
+                write_row(y, *row, dispatch, &params.matmul, value);
+            }
+        });
+    }
 }

@@ -207,8 +207,8 @@ impl Driven {
         Self { runner, tokens_max: sizes.tokens_max, logit_rows_max: 16 }
     }
 
-    /// Holds every kernel that the model uses against the reference.
-    pub fn check_kernels(&mut self) {
+    /// Holds every kernel that the model uses against the reference; the pipelines.
+    pub fn check_kernels(&mut self) -> BTreeSet<String> {
         let lanes = self.runner.executor().capabilities().lanes;
         let mut passed = BTreeSet::new();
         let mut reference = ReferenceExecutor::with_lanes(lanes);
@@ -220,6 +220,7 @@ impl Driven {
             passed.iter().any(|name| name.starts_with("attention") && name.ends_with(",1"));
         let deep = self.runner.kv().config().context_tokens > 600;
         assert!(splits || !deep, "attention in splits is among them: {passed:?}");
+        passed
     }
 
     pub fn lease(&mut self, tokens: usize) -> KvLease {

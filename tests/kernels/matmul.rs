@@ -19,6 +19,16 @@ const TOLERANCE_HALF: f32 = 4e-4;
 /// And for products of bytes, of which the twin has the same: scales and zero points apart.
 const TOLERANCE_BYTES: f32 = 1e-6;
 
+/// That of a shape, or of the one chosen without any.
+pub(super) fn tolerance_of(shape: Option<Shape>) -> f32 {
+    match shape.map(|shape| shape.tier) {
+        None | Some(Tier::Scalar) => TOLERANCE,
+        Some(Tier::Matrix) => TOLERANCE_MATRIX,
+        Some(Tier::Half) => TOLERANCE_HALF,
+        Some(Tier::Bytes) => TOLERANCE_BYTES,
+    }
+}
+
 /// An RMS norm raises a value to at most this much: inputs and gains are below 1, and the root mean
 /// square of the inputs is 0.58.
 pub(super) const NORM_MAX: f32 = 2.0;
@@ -117,13 +127,8 @@ impl Product {
             None => matmul::record(&mut case.recording, &caps, &product),
         }
         let sum = matrix.row_sum * if self.norm { NORM_MAX } else { 1.0 };
-        let tolerance = match self.shape.map(|shape| shape.tier) {
-            None | Some(Tier::Scalar) => TOLERANCE,
-            Some(Tier::Matrix) => TOLERANCE_MATRIX,
-            Some(Tier::Half) => TOLERANCE_HALF,
-            Some(Tier::Bytes) => TOLERANCE_BYTES,
-        };
-        let tolerance = tolerance * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
+        let tolerance =
+            tolerance_of(self.shape) * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
         case.expect(format!("{self:?}"), product.y, Kind::F32, rows * tokens, tolerance);
     }
 }

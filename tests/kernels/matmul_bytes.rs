@@ -9,7 +9,7 @@ use super::matmul::{Product, check};
 use super::on_both_variants;
 
 /// Runs `body` where there are products of bytes, fast or not, with interleaved weights.
-fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
+pub(super) fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     on_both_variants(|executor, caps| {
         if caps.byte_products && caps.subgroup_ops {
             let (uniform_loads, byte_products_fast) = (false, true);

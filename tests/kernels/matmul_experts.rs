@@ -1,12 +1,15 @@
-//! `shaders/matmul.comp` with EXPERTS.
+//! `shaders/matmul.comp` with EXPERTS, and the tiers of its lists.
 
 use hob::gpu::Capabilities;
-use hob::kernels::matmul::{Epilogue, Shape};
+use hob::kernels::matmul::{Epilogue, Shape, Tier};
 use hob::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use hob::kernels::moe_lists;
+use hob::kernels::narrow;
 use hob::tensor::DType;
 
-use super::matmul::{NORM_MAX, ROW_LEN_BLOCKS, ROW_LEN_K, TOLERANCE, on_all_variants};
+use super::matmul::{NORM_MAX, ROW_LEN_BLOCKS, ROW_LEN_K, on_all_variants, tolerance_of};
+use super::matmul_bytes::where_it_runs as where_bytes_run;
+use super::matmul_tiled::{for_each_tier, tile};
 use super::{Case, Kind};
 
 const EXPERTS: u32 = 5;
@@ -62,6 +65,8 @@ impl Product {
         } else {
             Routes::Each(experts)
         };
+        let narrow_bytes = narrow::bytes(u64::from(routes / used), row_len);
+        let narrow = case.garbage(narrow_bytes.div_ceil(4) as usize);
         let product = MatmulExperts {
             weights: &weights,
             routes: routing,
@@ -74,6 +79,7 @@ impl Product {
             y_offset: y_offset as u64,
             norm: self.norm.then_some((gain, 1e-5)),
             epilogue: self.epilogue,
+            narrow: Some(narrow),
         };
         match self.shape {
             Some(shape) => {
@@ -82,10 +88,15 @@ impl Product {
             None => matmul_experts::record(&mut case.recording, &caps, &product),
         }
         let sum = row_sum * if self.norm { NORM_MAX } else { 1.0 };
-        let tolerance = TOLERANCE * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
+        let tolerance =
+            tolerance_of(self.shape) * if self.epilogue.is_glu() { sum + sum * sum } else { sum };
         let written = y_rows * routes as usize;
         case.expect(format!("{self:?}"), product.y, Kind::F32, written, tolerance);
     }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Capabilities whose bindings hold one expert, or as few as alignment allows.
@@ -135,10 +146,61 @@ fn a_routes_result_is_the_same_alone_and_listed() {
             let [each, listed] = [false, true].map(|listed| {
                 let mut case = Case::new(caps, 73);
                 Product::of(dtype, 11, listed).add(&mut case);
-                let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 bits(&case.check(executor)[0])
             });
             assert!(each == listed, "{dtype}: bits differ");
         }
+    });
+}
+
+/// Lists of tiles of some sizes: one that holds more routes than a tile has columns, others that do
+/// not fill it, and an empty one.
+fn tiled(dtype: DType, shape: Shape) -> [Product; 3] {
+    let product = Product { norm: false, shape: Some(shape), ..Product::of(dtype, 26, true) };
+    [
+        Product { norm: true, epilogue: Epilogue::SwiGlu, ..product },
+        Product { slices: true, shares_x: false, ..product },
+        Product { tokens: 1, ..product },
+    ]
+}
+
+#[test]
+fn experts_lists_equal_the_twins_in_every_tier() {
+    for_each_tier(|executor, caps, tier| {
+        // Types are unpacked as for plain products. As few and small as can be without matrix
+        // units: unrolled loops take drivers long to compile.
+        let shapes = match tier {
+            Tier::Matrix => [tile(caps, tier, 2, 16), tile(caps, tier, 4, 32)],
+            _ => [16, 8].map(|split| Shape { split, ..tile(caps, tier, 2, 16) }),
+        };
+        let mut case = Case::new(caps, 74);
+        for (dtype, shape) in [DType::Q4_K, DType::F16].into_iter().zip(shapes) {
+            tiled(dtype, shape).iter().for_each(|each| each.add(&mut case));
+        }
+        case.check(executor);
+    });
+    where_bytes_run(|executor, caps| {
+        let mut case = Case::new(caps, 75);
+        for dtype in [DType::Q5_0, DType::Q6_K] {
+            let shape = Shape { rows: 2, tokens: 16, split: 8, tier: Tier::Bytes };
+            tiled(dtype, shape).iter().for_each(|each| each.add(&mut case));
+        }
+        case.check(executor);
+    });
+}
+
+#[test]
+fn a_routes_result_in_a_tier_is_the_same_whatever_else_is_in_its_list() {
+    for_each_tier(|executor, caps, tier| {
+        let [some, many] = [11, 30].map(|tokens| {
+            let mut case = Case::new(caps, 76);
+            let shape = Some(tile(caps, tier, 2, 16));
+            let product = Product::of(DType::Q4_K, tokens, true);
+            let product = Product { shape, norm: false, ..product };
+            product.add(&mut case);
+            case.check(executor).remove(0)
+        });
+        let width = some.len() / 22;
+        assert!(bits(&some[..21 * width]) == bits(&many[..21 * width]), "bits differ");
     });
 }

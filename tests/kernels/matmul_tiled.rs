@@ -9,7 +9,7 @@ use super::matmul::{Product, UNITS, check};
 use super::on_both_variants;
 
 /// Runs `body` for each tier that the device offers, with interleaved weights.
-fn for_each_tier(body: impl Fn(&mut dyn Executor, &Capabilities, Tier)) {
+pub(super) fn for_each_tier(body: impl Fn(&mut dyn Executor, &Capabilities, Tier)) {
     on_both_variants(|executor, caps| {
         let caps = &Capabilities { uniform_loads: false, ..caps.clone() };
         for tier in [Tier::Matrix, Tier::Half] {
@@ -24,7 +24,7 @@ fn for_each_tier(body: impl Fn(&mut dyn Executor, &Capabilities, Tier)) {
 }
 
 /// A tile of so many groups of rows and so many columns.
-fn tile(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Shape {
+pub(super) fn tile(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Shape {
     let split = match (tier, caps.matrix_units) {
         (Tier::Matrix, Some(units)) => (4 * units.subgroup).div_ceil(caps.lanes),
         _ => tokens / 4,

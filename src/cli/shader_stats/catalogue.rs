@@ -4,7 +4,7 @@ use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Recording};
 use crate::kernels::attention::{self, Attention, Partials};
 use crate::kernels::glu::{self, Glu};
 use crate::kernels::layer_norm::{self, LayerNorm};
-use crate::kernels::matmul::{self, Epilogue, Matmul, Tier};
+use crate::kernels::matmul::{self, Epilogue, Matmul, Shape};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
@@ -118,27 +118,21 @@ fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
             };
             matmul::record(recording, caps, &matmul);
             if epilogue == Epilogue::Store && tokens >= matmul_tiled::TOKENS_MIN {
-                tiles(recording, caps, &matmul);
+                let mut plain = Recording::new();
+                matmul::record(&mut plain, caps, &Matmul { narrow: None, ..matmul });
+                for shape in tiles(caps, &plain) {
+                    matmul::record_shaped(recording, caps, &matmul, shape);
+                }
             }
         }
     }
 }
 
-/// A product in every shape that tiles may have.
-fn tiles(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
-    let mut plain = Recording::new();
-    matmul::record(&mut plain, caps, &Matmul { narrow: None, ..*matmul });
-    let dispatches = plain.commands.iter().filter_map(|command| match command {
-        Command::Dispatch(dispatch) => Some(dispatch),
-        _ => None,
-    });
-    for dispatch in dispatches {
-        for tier in Tier::ALL {
-            for shape in matmul_tiled::shapes(caps, dispatch, tier) {
-                matmul::record_shaped(recording, caps, matmul, shape);
-            }
-        }
-    }
+/// Every shape that tiles of a product in f32 may have.
+fn tiles(caps: &Capabilities, plain: &Recording) -> Vec<Shape> {
+    let Some(Command::Dispatch(product)) = plain.commands.first() else { return Vec::new() };
+    let of_tier = |tier| matmul_tiled::shapes(caps, product, tier);
+    matmul_tiled::NARROW_TIERS.into_iter().flat_map(of_tier).collect()
 }
 
 /// A mixture's up and down products, for one token and for many.
@@ -167,8 +161,16 @@ fn experts(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
                 y_offset: 0,
                 norm: norm.then(|| (slice(4), 1e-5)),
                 epilogue,
+                narrow: Some(BufferSlice { bytes: 1 << 30, ..slice(6) }),
             };
             matmul_experts::record(recording, caps, &matmul);
+            let mut plain = Recording::new();
+            matmul_experts::record(&mut plain, caps, &MatmulExperts { narrow: None, ..matmul });
+            if epilogue == Epilogue::Store {
+                for shape in tiles(caps, &plain) {
+                    matmul_experts::record_shaped(recording, caps, &matmul, shape);
+                }
+            }
         }
     }
 }
