@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use engine_support::{Engine, finish, prompt, request, small_pool};
+use engine_support::{Engine, OWNER, finish, prompt, request, small_pool};
 use hob::engine::{
-    AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions, StateOptions,
+    AdmitError, CachePlace, EngineCommand, EngineOptions, Priority, SessionAction, SessionOptions,
+    StateOptions,
 };
+use tokio::sync::oneshot;
 
 fn options(folder: &Path) -> EngineOptions {
     let (folder, model) = (folder.to_owned(), "idea".to_owned());
@@ -176,9 +178,84 @@ fn a_slow_disk_holds_up_only_those_who_wait_for_it() {
         assert_eq!(engine.run(ask(3)).tokens, first[3].tokens);
     }
     assert!(engine.info(sessions[0]).busy);
+    // What needs that cache waits for it; sessions come and go.
+    let call = |action| {
+        let (reply, answer) = oneshot::channel();
+        let (owner, session) = (OWNER, sessions[0]);
+        let call = EngineCommand::OnSession { owner, session, action, reply };
+        engine.handle.commands.blocking_send(call).unwrap();
+        answer
+    };
+    let fork = call(SessionAction::Fork { name: None, at: Some(40) });
+    let mut saved = call(SessionAction::Save);
+    for _ in 0..5 {
+        engine.close(engine.session());
+    }
+    assert!(saved.try_recv().is_err());
     fs::write(file, content).unwrap();
+    assert_eq!(fork.blocking_recv().unwrap().unwrap().tokens, 40);
     let slow = finish(slow);
     assert_eq!((slow.cached_tokens, slow.tokens), (49, first[0].tokens.clone()));
+    saved.blocking_recv().unwrap().unwrap();
+    engine.stop();
+}
+
+#[test]
+fn nothing_is_saved_over_what_is_being_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&options(folder.path()));
+    let session = engine.session();
+    engine.run(request(session, &prompt(1, 40), 1));
+    engine.act(session, SessionAction::Save).unwrap();
+    engine.run(request(session, &prompt(2, 3), 1));
+    let file = files(folder.path(), "session").pop().unwrap();
+    let content = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
+    let (reply, restored) = oneshot::channel();
+    let (owner, action) = (OWNER, SessionAction::Restore);
+    let call = EngineCommand::OnSession { owner, session, action, reply };
+    engine.handle.commands.blocking_send(call).unwrap();
+    let busy = Err(AdmitError::SessionBusy(session.0));
+    assert_eq!(engine.act(session, SessionAction::Save), busy);
+    assert_eq!(engine.act(session, SessionAction::Restore), busy);
+    assert_eq!(engine.act(session, SessionAction::Truncate { tokens: 1 }), busy);
+    // A flood of commands does not keep the engine from looking at the file.
+    let flood: Vec<_> = (0..2000)
+        .map(|_| {
+            let (reply, answer) = oneshot::channel();
+            let (owner, action) = (OWNER, SessionAction::Info);
+            let call = EngineCommand::OnSession { owner, session, action, reply };
+            engine.handle.commands.blocking_send(call).unwrap();
+            answer
+        })
+        .collect();
+    fs::write(&file, content).unwrap();
+    let back = restored.blocking_recv().unwrap().unwrap();
+    assert_eq!((back.tokens, back.cached_tokens, back.busy), (40, 40, false));
+    assert_eq!(flood.into_iter().filter_map(|answer| answer.blocking_recv().ok()).count(), 2000);
+    engine.stop();
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_not_told_to_be_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = EngineOptions { host_cache_bytes: 0, ..options(folder.path()) };
+    fs::write(folder.path().join("sessions"), b"no folder").unwrap();
+    let engine = Engine::start(&options);
+    let sessions: Vec<_> = (0..4).map(|_| engine.session()).collect();
+    let run = |seed: usize| engine.run(request(sessions[seed], &prompt(seed as u32, 50), 3));
+    let first: Vec<_> = (0..4).map(run).collect();
+    let saved = engine.act(sessions[0], SessionAction::Save);
+    assert!(
+        matches!(&saved, Err(AdmitError::NotSaved(why)) if why.contains("irectory")),
+        "{saved:?}"
+    );
+    // What was to be written before has failed by now.
+    assert_eq!(engine.info(sessions[0]).place, CachePlace::None);
+    assert_eq!(engine.status().disk_cache_bytes, 0);
+    let again = run(0);
+    assert_eq!((again.cached_tokens, &again.tokens), (0, &first[0].tokens));
     engine.stop();
 }
 

@@ -1,52 +1,85 @@
-//! Files of sessions that are read while others go on: the thread that writes them reads them too,
-//! so that a slow disk holds up only those who wait for what is on it.
+//! Files of sessions that are read while others go on, by a thread of their own: a slow disk holds
+//! up only those who wait for what is on it.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tokio::sync::oneshot;
 
-use super::sessions::Answer;
+use super::sessions::{Answer, SessionCall};
 use super::types::AdmitError;
 use super::worker::Worker;
+use crate::gpu::DeviceError;
 use crate::session::{Parked, Saved, SessionFileError, SessionId};
 
-/// A file that was read.
+/// What the threads for files tell.
 #[derive(Debug)]
-struct Fetched {
-    session: SessionId,
-    /// Who wants the session to be as it was saved; else its parked cache is wanted.
-    restore: Option<oneshot::Sender<Answer>>,
-    found: Result<Saved, SessionFileError>,
+enum Told {
+    /// What is in the file that a cache was parked in.
+    Parked(Result<Saved, SessionFileError>),
+    /// What is in the file that a session was saved in, and who wants to have it back.
+    Saved(Result<Saved, SessionFileError>, oneshot::Sender<Answer>),
+    /// That a cache could not be parked there.
+    NotWritten(PathBuf),
 }
 
 /// The files that are being read.
 #[derive(Debug)]
 pub(super) struct Fetches {
-    sender: Sender<Fetched>,
-    receiver: Receiver<Fetched>,
+    sender: Sender<(SessionId, Told)>,
+    receiver: Receiver<(SessionId, Told)>,
     /// Sessions whose parked caches are.
     parked: BTreeSet<SessionId>,
-    /// All of them.
-    open: usize,
+    /// Sessions that are being restored.
+    restored: BTreeSet<SessionId>,
+    /// What is to be done once a parked cache is there.
+    calls: Vec<SessionCall>,
 }
 
 impl Default for Fetches {
     fn default() -> Self {
         let (sender, receiver) = channel();
-        Self { sender, receiver, parked: BTreeSet::new(), open: 0 }
+        Self {
+            sender,
+            receiver,
+            parked: BTreeSet::new(),
+            restored: BTreeSet::new(),
+            calls: Vec::new(),
+        }
     }
 }
 
 impl Fetches {
     /// Whether any file is.
     pub(super) fn any(&self) -> bool {
-        self.open > 0
+        !self.parked.is_empty() || !self.restored.is_empty()
     }
 
     /// Whether the file is that holds a session's parked cache.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.parked.contains(&id)
+    }
+
+    /// Whether a session is being restored.
+    pub(super) fn restores(&self, id: SessionId) -> bool {
+        self.restored.contains(&id)
+    }
+
+    /// Keeps a call until the session's parked cache is there.
+    pub(super) fn call_later(&mut self, call: SessionCall) {
+        self.calls.push(call);
+    }
+
+    /// What says that a cache could not be parked.
+    pub(super) fn not_written(
+        &self,
+        id: SessionId,
+        path: PathBuf,
+    ) -> impl FnOnce() + Send + 'static {
+        let sender = self.sender.clone();
+        // An engine that has ended wants to know nothing any more.
+        move || drop(sender.send((id, Told::NotWritten(path))))
     }
 }
 
@@ -57,12 +90,9 @@ impl Worker {
         let Some(Parked::Disk(file)) = &self.sessions.get(id).parked else { return false };
         let Some(files) = &self.files else { return false };
         if self.fetches.parked.insert(id) {
-            self.fetches.open += 1;
             let done = self.fetches.sender.clone();
-            files.fetch(file.path.clone(), move |found| {
-                // An engine that has ended wants nothing any more.
-                let _ = done.send(Fetched { session: id, restore: None, found });
-            });
+            // As above.
+            files.fetch(file.path.clone(), move |found| drop(done.send((id, Told::Parked(found)))));
         }
         true
     }
@@ -76,10 +106,10 @@ impl Worker {
             Some(_) if session.busy => AdmitError::SessionBusy(id.0),
             Some(files) => {
                 session.busy = true;
-                self.fetches.open += 1;
+                self.fetches.restored.insert(id);
                 let done = self.fetches.sender.clone();
                 files.fetch(files.saved(session.owner, id), move |found| {
-                    let _ = done.send(Fetched { session: id, restore: Some(reply), found });
+                    drop(done.send((id, Told::Saved(found, reply)))); // as above
                 });
                 return;
             }
@@ -87,19 +117,39 @@ impl Worker {
         let _ = reply.send(Err(refusal)); // whoever asked may have gone away
     }
 
-    /// Takes the files that were read since.
-    pub(super) fn take_fetched(&mut self) {
-        while let Ok(Fetched { session, restore, found }) = self.fetches.receiver.try_recv() {
-            self.fetches.open -= 1;
-            match restore {
-                Some(reply) => {
-                    let answer = self.restore_from(session, found);
-                    let _ = reply.send(answer); // as above
+    /// Takes what the threads for files have told since.
+    ///
+    /// # Errors
+    /// The device failed over what waited for a file.
+    pub(super) fn take_fetched(&mut self) -> Result<(), DeviceError> {
+        while let Ok((id, told)) = self.fetches.receiver.try_recv() {
+            match told {
+                Told::Saved(found, reply) => {
+                    self.fetches.restored.remove(&id);
+                    let answer = self.restore_from(id, found);
+                    let _ = reply.send(answer); // whoever asked may have gone away
                 }
-                None => {
-                    self.fetches.parked.remove(&session);
-                    self.take_parked(session, found);
+                Told::Parked(found) => {
+                    self.fetches.parked.remove(&id);
+                    self.take_parked(id, found);
+                    let calls = self.fetches.calls.extract_if(.., |call| call.session == id);
+                    for call in calls.collect::<Vec<_>>() {
+                        self.on_session(call)?;
+                    }
+                    self.trim_host();
                 }
+                Told::NotWritten(path) => self.forget_parked(id, &path),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a cache whose file could not be written.
+    fn forget_parked(&mut self, id: SessionId, path: &Path) {
+        if self.sessions.contains(id) {
+            let parked = &mut self.sessions.get_mut(id).parked;
+            if matches!(parked, Some(Parked::Disk(file)) if file.path == *path) {
+                *parked = None;
             }
         }
     }

@@ -176,6 +176,18 @@ impl Worker {
         true
     }
 
+    /// Moves caches on to the disk, or gives them up, as far as the host has no room for them; those
+    /// that are about to be used stay.
+    pub(super) fn trim_host(&mut self) {
+        while self.sessions.host_bytes() > self.host_cache_bytes {
+            let oldest = self.sessions.longest_on_host();
+            let Some(oldest) = oldest.filter(|id| !self.sessions.get(*id).busy) else { break };
+            if !self.park_on_disk(oldest) {
+                self.sessions.get_mut(oldest).parked = None;
+            }
+        }
+    }
+
     /// Brings the first `keep` tokens of a session's cache back to the device, and forgets the
     /// rest; the session has a row of the block tables and `hold` its pages. `false`: no room.
     pub(super) fn bring_back(
@@ -205,7 +217,7 @@ impl Worker {
         }
         let bytes = match parked {
             Parked::Host(bytes) => Some(bytes),
-            Parked::Disk(file) => self.read_parked(&file),
+            Parked::Disk(_) => None, // who needs it has had it read before
         };
         let (kv, executor) = self.runner.kv_mut();
         let session = self.sessions.get_mut(id);

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::sessions::Answer;
 use super::types::{AdmitError, SessionInfo};
@@ -11,8 +11,8 @@ use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::scheduler::Priority;
 use crate::session::{
-    FileThread, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
-    SpillFile, Traits,
+    FileThreads, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
+    SpillFile, Traits, Writing,
 };
 
 /// Where sessions are kept in files, and how much of it.
@@ -33,19 +33,19 @@ pub(super) struct Files {
     disk_cache_bytes: u64,
     /// What caches are computed by, and their form.
     made_by: String,
-    thread: FileThread,
+    threads: FileThreads,
 }
 
 impl Files {
     pub(super) fn new(options: &StateOptions, made_by: String) -> io::Result<Self> {
         let folder = SessionFolder::new(&options.folder, &options.model, &made_by);
         let disk_cache_bytes = options.disk_cache_bytes;
-        Ok(Self { folder, disk_cache_bytes, made_by, thread: FileThread::start()? })
+        Ok(Self { folder, disk_cache_bytes, made_by, threads: FileThreads::start()? })
     }
 
     /// Removes a saved session's file; most have none.
     pub(super) fn forget(&self, owner: Owner, id: SessionId) {
-        self.thread.remove(self.saved(owner, id));
+        self.threads.remove(self.saved(owner, id));
     }
 
     /// Where a session is saved.
@@ -59,12 +59,12 @@ impl Files {
         path: PathBuf,
         done: impl FnOnce(Result<Saved, SessionFileError>) + Send + 'static,
     ) {
-        self.thread.read(path, self.made_by.clone(), done);
+        self.threads.read(path, self.made_by.clone(), done);
     }
 
     /// Reads a file that was written before.
     fn read(&self, path: &Path) -> Result<Saved, SessionFileError> {
-        self.thread.flush();
+        self.threads.flush();
         Saved::read(path, &self.made_by)
     }
 }
@@ -136,10 +136,11 @@ impl Worker {
             self.runner.kv_mut().0.release(lease);
         }
         let right = cache.len() == self.runner.kv_config().bytes_of(tokens.len());
-        let room = !cache.is_empty() && right && self.host_room(cache.len() as u64);
         let session = self.sessions.get_mut(id);
         session.tokens = tokens;
-        session.parked = room.then_some(Parked::Host(cache));
+        session.last_used = Instant::now();
+        session.parked = (right && !cache.is_empty()).then_some(Parked::Host(cache));
+        self.trim_host();
     }
 
     /// A session as its file is to hold it.
@@ -185,6 +186,7 @@ impl Worker {
     pub(super) fn save_session(
         &mut self,
         id: SessionId,
+        how: Writing,
         done: impl FnOnce(Answer) + Send + 'static,
     ) -> Result<(), DeviceError> {
         let Some(files) = &self.files else {
@@ -192,7 +194,7 @@ impl Worker {
             return Ok(());
         };
         let path = files.saved(self.sessions.get(id).owner, id);
-        let thread = files.thread.clone();
+        let threads = files.threads.clone();
         let saved = match self.snapshot(id) {
             Ok(saved) => saved,
             Err(error) => {
@@ -201,8 +203,8 @@ impl Worker {
             }
         };
         let info = self.session_info(id);
-        thread.write(saved, path, true, move |written| {
-            done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(told(&error))));
+        threads.write(saved, path, how, move |written| {
+            done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(reason(&error))));
         });
         Ok(())
     }
@@ -217,7 +219,7 @@ impl Worker {
             return Err(AdmitError::UnknownSession(id.0)); // closed meanwhile
         }
         self.sessions.get_mut(id).busy = false;
-        let saved = found.map_err(|error| AdmitError::NotSaved(told(&error)))?;
+        let saved = found.map_err(|error| AdmitError::NotSaved(why_not_read(&error)))?;
         let adapters = self.find_saved_adapters(&saved.header.adapters)?;
         if adapters != self.sessions.get(id).traits.adapters {
             let what = "it was computed with other adapters";
@@ -230,16 +232,19 @@ impl Worker {
     /// Saves every session, the one used last first: the daemon may not have the time for all.
     pub(super) fn save_all(&mut self) {
         let Some(files) = &self.files else { return };
-        let thread = files.thread.clone();
+        let threads = files.threads.clone();
         for id in self.sessions.by_last_use() {
+            if self.fetches.restores(id) {
+                continue; // it is to be as its file is
+            }
             // A device that fails now has nothing else to do: what it holds is not saved.
-            let _ = self.save_session(id, move |saved| {
+            let _ = self.save_session(id, Writing::SavedWithinRoom, move |saved| {
                 if let Err(error) = saved {
                     tracing::warn!(session = id.0, %error, "a session was not saved");
                 }
             });
         }
-        thread.flush();
+        threads.flush();
     }
 
     /// Whether a cache of so many bytes may be moved into a file.
@@ -257,7 +262,8 @@ impl Worker {
         if !self.disk_room(bytes.len() as u64) {
             return false;
         }
-        let (path, thread) = (files.folder.parked(session.owner.uid, id.0), files.thread.clone());
+        let path = files.folder.parked(session.owner.uid, id.0);
+        let threads = files.threads.clone();
         let config = *self.runner.kv_config();
         let session = self.sessions.get_mut(id);
         let Some(Parked::Host(bytes)) = session.parked.take() else { return false };
@@ -269,13 +275,14 @@ impl Worker {
         };
         let saved = Saved { header: self.header(id, cache.len()), tokens, cache };
         let cache_bytes = saved.cache.len() as u64;
-        // Of no use to another life of the daemon.
-        thread.write(saved, path.clone(), false, |written| {
+        let not_written = self.fetches.not_written(id, path.clone());
+        threads.write(saved, path.clone(), Writing::Parked, |written| {
             if let Err(error) = written {
                 tracing::warn!(%error, "a cache could not be moved to the disk");
+                not_written();
             }
         });
-        let file = SpillFile { path, cache_bytes, thread };
+        let file = SpillFile { path, cache_bytes, threads };
         self.sessions.get_mut(id).parked = Some(Parked::Disk(file));
         true
     }
@@ -293,12 +300,19 @@ impl Worker {
 }
 
 /// What a caller is told: not the daemon's folders.
-fn told(error: &SessionFileError) -> String {
+fn reason(error: &SessionFileError) -> String {
+    match error {
+        SessionFileError::Io { source, .. } => source.to_string(),
+        SessionFileError::Unusable { what, .. } => what.clone(),
+    }
+}
+
+/// The same of a file that was to be read.
+fn why_not_read(error: &SessionFileError) -> String {
     match error {
         SessionFileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "it was not saved".into()
         }
-        SessionFileError::Io { source, .. } => source.to_string(),
-        SessionFileError::Unusable { what, .. } => what.clone(),
+        error => reason(error),
     }
 }

@@ -8,10 +8,26 @@ use super::room::Asker;
 use super::types::{AdmitError, FinishReason, SessionAction, SessionInfo, SessionOptions};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
-use crate::session::{Owner, SessionId, Traits};
+use crate::session::{Owner, SessionId, Traits, Writing};
 
 /// What the owner of a session is told.
 pub(super) type Answer = Result<SessionInfo, AdmitError>;
+
+/// What is to be done with a session.
+#[derive(Debug)]
+pub(super) struct SessionCall {
+    pub owner: Owner,
+    pub session: SessionId,
+    pub action: SessionAction,
+    pub reply: oneshot::Sender<Answer>,
+}
+
+impl SessionCall {
+    /// Whether it takes the cache, wherever it is.
+    fn needs_cache(&self) -> bool {
+        matches!(self.action, SessionAction::Fork { .. } | SessionAction::Save)
+    }
+}
 
 impl Worker {
     pub(super) fn create_session(
@@ -76,20 +92,22 @@ impl Worker {
     }
 
     /// Does something with a session; the answer stands even where the device failed over it.
-    pub(super) fn on_session(
-        &mut self,
-        owner: Owner,
-        id: SessionId,
-        action: SessionAction,
-        reply: oneshot::Sender<Answer>,
-    ) -> Result<(), DeviceError> {
-        let known = self.sessions.of_owner(owner, id).is_some();
+    pub(super) fn on_session(&mut self, call: SessionCall) -> Result<(), DeviceError> {
+        let known = self.sessions.of_owner(call.owner, call.session).is_some();
+        if known && call.needs_cache() && self.fetch_parked(call.session) {
+            self.fetches.call_later(call);
+            return Ok(());
+        }
+        let SessionCall { owner, session: id, action, reply } = call;
         let (answer, done) = match action {
             _ if !known => (Err(AdmitError::UnknownSession(id.0)), Ok(())),
             SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
             SessionAction::Fork { name, at } => self.fork_session(owner, id, name, at),
+            SessionAction::Save if self.fetches.restores(id) => {
+                (Err(AdmitError::SessionBusy(id.0)), Ok(()))
+            }
             SessionAction::Save => {
-                return self.save_session(id, |saved| drop(reply.send(saved)));
+                return self.save_session(id, Writing::Saved, |saved| drop(reply.send(saved)));
             }
             SessionAction::Restore => {
                 self.restore_session(id, reply);

@@ -24,6 +24,7 @@ use super::receive::{Received, receive};
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
 use super::saving::Files;
+use super::sessions::SessionCall;
 use super::sleep::Asleep;
 use super::steps::Slices;
 use super::types::{
@@ -159,12 +160,12 @@ impl Worker {
         loop {
             let command = if self.asleep.is_some() || self.is_idle() {
                 self.rest(commands)?.ok_or(TryRecvError::Disconnected)
+            } else if served >= COMMANDS_A_STEP {
+                Err(TryRecvError::Empty) // the rest after the next step
             } else if self.only_waits_for_files() {
                 self.wait_for_files(commands)
-            } else if served < COMMANDS_A_STEP {
-                commands.try_recv()
             } else {
-                Err(TryRecvError::Empty) // the rest after the next step
+                commands.try_recv()
             };
             let done = match command {
                 Ok(EngineCommand::Shutdown) | Err(TryRecvError::Disconnected) => {
@@ -182,8 +183,7 @@ impl Worker {
                 Err(TryRecvError::Empty) => {
                     served = 0;
                     self.last_busy = Instant::now();
-                    self.take_fetched();
-                    self.go_on()
+                    self.take_fetched().and_then(|()| self.go_on())
                 }
             };
             if let Err(error) = done {
@@ -271,6 +271,7 @@ impl Worker {
 
     pub(super) fn serve(&mut self, command: EngineCommand) -> Result<(), DeviceError> {
         self.heartbeat.beat();
+        self.take_fetched()?;
         let Some(command) = self.postpone(command) else { return Ok(()) };
         // A reply whose caller has gone away is dropped.
         match command {
@@ -282,7 +283,8 @@ impl Worker {
                 let _ = reply.send(list.collect());
             }
             EngineCommand::OnSession { owner, session, action, reply } => {
-                return self.on_session(owner, session, action, reply);
+                let call = SessionCall { owner, session, action, reply };
+                return self.on_session(call);
             }
             EngineCommand::CloseSession { owner, session, reply } => {
                 let _ = reply.send(self.close_session(owner, session));
@@ -403,6 +405,8 @@ impl Worker {
             self.drop_session(id);
         } else if let Some(lease) = &mut session.lease {
             self.runner.kv_mut().0.shrink(lease, session.tokens.len());
+        } else {
+            self.trim_host(); // it may have been read for nothing
         }
     }
 
@@ -455,7 +459,8 @@ impl Worker {
     fn shut_down(&mut self) {
         self.end_embeddings(&AdmitError::ShuttingDown);
         for generation in self.running.drain(..) {
-            generation.finish(FinishReason::Cancelled, None);
+            let why = AdmitError::ShuttingDown.to_string();
+            generation.finish(FinishReason::Cancelled, Some(why));
         }
         for generation in self.waiting.drain(..) {
             generation.refuse(AdmitError::ShuttingDown);

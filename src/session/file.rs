@@ -24,6 +24,9 @@ const MAGIC: &[u8; 8] = b"HOBSESS1";
 /// Longest header; a name has 128 bytes at most.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 
+/// Highest number of a session that is taken from a file: what JSON's numbers hold.
+pub(super) const NUMBER_MAX: u64 = 1 << 53;
+
 /// Length of the checksum.
 const CHECKSUM_BYTES: usize = 32;
 
@@ -85,7 +88,23 @@ pub enum SessionFileError {
     },
 }
 
+impl SessionFileError {
+    /// Whether the disk is full, or its share of it.
+    #[must_use]
+    pub fn is_for_want_of_room(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+}
+
 impl Saved {
+    /// Leaves the tokens alone: their cache can be computed again.
+    pub fn drop_cache(&mut self) {
+        self.cache = Vec::new();
+        self.header.cache_bytes = 0;
+    }
+
     /// Writes the file in the place of an older one, all of it or nothing. With `durable`, it is on
     /// the disk when this returns.
     ///
@@ -150,6 +169,10 @@ impl Saved {
         if header.made_by != made_by {
             let found = &header.made_by;
             return Err(unusable(format!("it is of {found}, wanted {made_by}")));
+        }
+        if header.session > NUMBER_MAX {
+            let found = header.session;
+            return Err(unusable(format!("its number is {found}; wanted at most {NUMBER_MAX}")));
         }
         let (tokens, cache) = usize::try_from(header.tokens)
             .ok()
@@ -217,7 +240,10 @@ impl SessionFolder {
     pub fn list(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let mut saved = Vec::new();
-        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        // What is no file was put there by somebody else.
+        let files = entries.filter_map(Result::ok);
+        let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        for path in files.map(|entry| entry.path()) {
             match path.extension().and_then(|ending| ending.to_str()) {
                 Some(SAVED) => saved.push(path),
                 Some("tmp" | PARKED) => {
@@ -233,7 +259,8 @@ impl SessionFolder {
 
 /// The number of the session that a file was made for, by its name.
 fn number_of(path: &Path) -> Option<u64> {
-    path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()
+    let number = path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()?;
+    (number <= NUMBER_MAX).then_some(number)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Sessions: who owns each, and what its cache holds.
 
 mod file;
-mod file_thread;
+mod file_threads;
 
 pub use file::{Header, Saved, SessionFileError, SessionFolder};
-pub use file_thread::FileThread;
+pub use file_threads::{FileThreads, Writing};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -99,17 +99,17 @@ pub enum CachePlace {
 /// A file that parks a cache; it goes with this.
 #[derive(Debug)]
 pub struct SpillFile {
-    /// The file; it is there, and whole, after a [`FileThread::flush`].
+    /// The file; it is there, and whole, after a [`FileThreads::flush`].
     pub path: PathBuf,
     /// Bytes of the cache in it.
     pub cache_bytes: u64,
     /// What writes and removes it.
-    pub thread: FileThread,
+    pub threads: FileThreads,
 }
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        self.thread.remove(std::mem::take(&mut self.path));
+        self.threads.remove(std::mem::take(&mut self.path));
     }
 }
 
