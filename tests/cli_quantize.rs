@@ -128,6 +128,9 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     let output = quantize(folder.path(), &["in.gguf", "in.gguf", "q8_0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("in.gguf exists; --force replaces it"));
+    let output = quantize(folder.path(), &["in.gguf", ".", "q8_0", "--force"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains(". is no regular file, and stays as it is"));
     let output = quantize(folder.path(), &["in.gguf", "out.gguf", "iq2_s"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("wanted one of Q8_0, Q4_0, Q4_K, Q5_K, Q6_K"));

@@ -60,6 +60,13 @@ fn wrong_values_name_key_wanted_and_found() {
             "hobd.toml:1: sampling: wanted a table of temperature (0 to",
         ),
         ("sampling = { temp = 1 }", "hobd.toml:1: sampling: wanted a table of temperature (0 to"),
+        ("sampling = { top_k = \"x\" }", "found the string \"x\" (top_k)"),
+        ("lora = [\"a=b\", \"c\"]", "found \"c\""),
+        (
+            "sampling = { temprature = 1 }",
+            "unknown field `temprature`, expected one of `temperature`",
+        ),
+        ("idle_unload = \"0s\"", "idle_unload: wanted a time from \"1s\""),
     ] {
         let message = refuse(text);
         assert!(message.contains(expected), "{text:?}: {message}");
@@ -71,6 +78,13 @@ fn settings_of_the_command_line_are_checked_too() {
     let config = Config { context_tokens: u32::MAX, ..Config::default() };
     let message = config.check().expect_err("too large").to_string();
     assert!(message.starts_with("context_tokens: wanted an integer from 0 to"), "{message}");
+    let lora = || "law=law.gguf".parse().expect("an adapter");
+    let config = Config { lora: vec![lora(), lora()], ..Config::default() };
+    let message = config.check().expect_err("one name").to_string();
+    assert_eq!(message, "lora: wanted names that differ, found \"law\" twice");
+    let config = Config { socket: format!("/{}", "x".repeat(107)).into(), ..Config::default() };
+    let message = config.check().expect_err("too long").to_string();
+    assert_eq!(message, "socket: wanted a path of at most 107 bytes, found one of 108");
 }
 
 #[test]

@@ -98,6 +98,16 @@ async fn prompts_of_all_kinds_reach_the_engine_as_tokens() {
 }
 
 #[tokio::test]
+async fn arrays_are_no_objects() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    let params = json!({"messages": [["user", "hi"]]});
+    let reply = client.call("generate", params).await;
+    assert_eq!(reply["error"]["code"], -32602, "{reply}");
+    assert!(reply["error"]["message"].as_str().unwrap().contains("messages"), "{reply}");
+}
+
+#[tokio::test]
 async fn parameters_reach_the_engine_and_results_come_back() {
     let mut bench = Bench::start();
     let mut client = bench.connect();

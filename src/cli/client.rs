@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,9 @@ use crate::protocol::{
 
 /// Longest line taken from a daemon.
 const LINE_BYTES_MAX: u64 = 256 << 20;
+
+/// How long to wait for what a daemon said before it closed the connection.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a waiting client hears.
 #[derive(Debug)]
@@ -207,10 +211,25 @@ impl Client {
         let mut line = encode_request(&id, method, params)
             .map_err(|source| ClientError::Encode { method, source })?;
         line.push(b'\n');
-        self.stream
-            .write_all(&line)
-            .map_err(|source| ClientError::Lost { method, source: Some(source) })?;
-        Ok(id)
+        match self.stream.write_all(&line) {
+            Ok(()) => Ok(id),
+            Err(source) => {
+                Err(self.refusal().unwrap_or(ClientError::Lost { method, source: Some(source) }))
+            }
+        }
+    }
+
+    /// Why the daemon closed the connection, where it said so before.
+    fn refusal(&self) -> Option<ClientError> {
+        loop {
+            match self.incoming.recv_timeout(REFUSAL_TIMEOUT).ok()? {
+                Incoming::Message(ServerMessage::Response { id: None, result: Err(error) }) => {
+                    return Some(ClientError::Refused { error });
+                }
+                Incoming::Closed(_) => return None,
+                _ => {}
+            }
+        }
     }
 
     fn receive(&self, method: &'static str) -> Result<Received, ClientError> {
@@ -267,5 +286,31 @@ fn read_messages(stream: UnixStream, to_client: &Sender<Incoming>) {
         if to_client.send(incoming).is_err() || last {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_a_daemon_says_before_it_closes_is_heard_by_who_still_writes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let daemon = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut begun = [0; 64];
+            stream.read_exact(&mut begun).expect("a frame begins");
+            let refusal = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"no"}}"#;
+            stream.write_all(format!("{refusal}\n").as_bytes()).expect("it is read");
+        });
+        let mut client = Client::connect(&socket).expect("connected");
+        let prompt = "x".repeat(32 << 20);
+        let sent = client.call::<_, serde_json::Value>(method::GENERATE, &prompt);
+        assert!(matches!(&sent, Err(ClientError::Refused { error }) if error.message == "no"));
+        daemon.join().expect("it ends");
     }
 }

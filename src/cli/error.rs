@@ -89,6 +89,12 @@ pub enum CliError {
         /// The file.
         path: PathBuf,
     },
+    /// What is to be written over is a folder, a device or the like.
+    #[error("{} is no regular file, and stays as it is", .path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// A tensor cannot be quantised.
     #[error("{}: tensor {tensor}: wanted finite values, found {found}", .path.display())]
     NotFinite {
@@ -307,6 +313,7 @@ impl CliError {
             | Self::StdinTwice { .. }
             | Self::NothingToMeasure
             | Self::Exists { .. }
+            | Self::NotAFile { .. }
             | Self::NotConfirmed { .. } => exit::USAGE,
             Self::Store(
                 StoreError::BadName { .. }

@@ -127,7 +127,9 @@ fn duration_and_rate(tokens: u32, ms: f64) -> String {
 /// Says on stderr why a text ends early, where a reader could think it complete.
 pub(crate) fn note_early_end(result: &GenerateResult) {
     match result.finish_reason {
-        FinishReason::Cancelled => output::note(&"cancelled"),
+        FinishReason::Cancelled => {
+            output::note(&result.error.as_deref().unwrap_or("cancelled"));
+        }
         FinishReason::Deadline => output::note(&"out of time"),
         FinishReason::Length => output::note(&format_args!(
             "stopped after {} tokens; --max-tokens sets the limit, the context's end is one too",

@@ -29,8 +29,11 @@ const QUANTIZATION_VERSION: u32 = 2;
 
 pub(crate) fn run(options: &QuantizeOptions) -> Result<u8, CliError> {
     let file = GgufFile::open(&paths::model(&options.input)?)?;
-    if options.output.exists() && !options.force {
-        return Err(CliError::Exists { path: options.output.clone() });
+    let path = || options.output.clone();
+    match fs::metadata(&options.output) {
+        Ok(there) if !there.is_file() => return Err(CliError::NotAFile { path: path() }),
+        Ok(_) if !options.force => return Err(CliError::Exists { path: path() }),
+        _ => {}
     }
     let plans: Vec<Plan<'_>> =
         file.tensors().iter().map(|tensor| Plan::new(tensor, options.dtype)).collect();

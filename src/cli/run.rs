@@ -43,8 +43,11 @@ pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, Cl
     if options.stats {
         eprintln!("{}", generate::statistics(&result));
     }
-    let cancelled = result.finish_reason == FinishReason::Cancelled;
-    Ok(if cancelled { exit::CANCELLED } else { exit::DONE })
+    Ok(match (result.finish_reason, result.error) {
+        (FinishReason::Cancelled, None) => exit::CANCELLED,
+        (FinishReason::Cancelled, Some(_)) => exit::FAILED,
+        _ => exit::DONE,
+    })
 }
 
 /// The prompt of words and of stdin, where that is piped or named.

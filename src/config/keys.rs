@@ -110,7 +110,7 @@ pub(super) const KEYS: &[Key] = &[
         wanted: "an integer from 100 to 600000",
         out_of_range: |c| outside(c.write_timeout_ms, 100, 600_000),
     },
-    any("idle_unload", "a time such as \"90s\", \"10m\" or \"2h\", or \"\""),
+    any("idle_unload", "a time from \"1s\" such as \"90s\", \"10m\" or \"2h\", or \"\""),
     Key {
         name: "prefill_tokens_max",
         wanted: "an integer from 1 to 8192",

@@ -6,10 +6,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{KEYS, Key};
 use super::{Config, ConfigError, Places, models};
+
+/// Longest path of a socket: `sun_path` of `sockaddr_un` holds 108 bytes with its closing zero.
+pub const SOCKET_BYTES_MAX: usize = 107;
 
 /// Loads `explicit`, else the first configuration file there is, else the defaults.
 ///
@@ -79,14 +83,22 @@ impl Config {
     /// # Errors
     /// Names the key that is out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        match self.out_of_range() {
-            None => Ok(()),
-            Some((key, value)) => Err(ConfigError::Setting {
-                key: key.name,
-                wanted: key.wanted,
-                found: value.to_string(),
-            }),
+        if let Some((key, value)) = self.out_of_range() {
+            let (key, wanted, found) = (key.name, key.wanted, value.to_string());
+            return Err(ConfigError::Setting { key, wanted, found });
         }
+        let names = || self.lora.iter().map(|lora| &lora.name);
+        let twice = names().enumerate().find(|(at, name)| names().take(*at).any(|n| n == *name));
+        if let Some((_, name)) = twice {
+            let (wanted, found) = ("names that differ", format!("{name:?} twice"));
+            return Err(ConfigError::Setting { key: "lora", wanted, found });
+        }
+        let bytes = self.socket.as_os_str().len();
+        if bytes > SOCKET_BYTES_MAX {
+            let (wanted, found) = ("a path of at most 107 bytes", format!("one of {bytes}"));
+            return Err(ConfigError::Setting { key: "socket", wanted, found });
+        }
+        Ok(())
     }
 }
 
@@ -125,9 +137,45 @@ impl File<'_> {
             line: self.line(value.span()),
             key: key.name,
             wanted: key.wanted,
-            found: describe(value.get_ref()),
+            found: describe_part(value, error),
         }
     }
+}
+
+/// The innermost part of a value that an error is of, and the keys that lead to it; where that is
+/// more than one value, also what the error says.
+fn describe_part(value: &Spanned<DeValue<'_>>, error: &toml::de::Error) -> String {
+    let at = error.span().unwrap_or_default();
+    let holds = |part: &Spanned<DeValue<'_>>| {
+        let span = part.span();
+        !at.is_empty() && span.start <= at.start && at.end <= span.end
+    };
+    let mut value = value;
+    let mut keys = Vec::new();
+    loop {
+        let part = match value.get_ref() {
+            DeValue::Table(table) => {
+                let part = table.iter().find(|(_, part)| holds(part));
+                part.map(|(key, part)| (key.get_ref().to_string(), part))
+            }
+            DeValue::Array(parts) => {
+                let part = parts.iter().zip(1..).find(|(part, _)| holds(part));
+                part.map(|(part, number)| (format!("entry {number}"), part))
+            }
+            _ => None,
+        };
+        let Some((key, part)) = part else { break };
+        keys.push(key);
+        value = part;
+    }
+    let mut found = describe(value.get_ref());
+    if !keys.is_empty() {
+        found = format!("{found} ({})", keys.join(", "));
+    }
+    if matches!(value.get_ref(), DeValue::Table(_) | DeValue::Array(_)) {
+        found = format!("{found}: {}", error.message().replace('\n', ", "));
+    }
+    found
 }
 
 pub(super) fn describe(value: &DeValue<'_>) -> String {

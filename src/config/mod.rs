@@ -15,7 +15,7 @@ mod sampling;
 
 pub use error::ConfigError;
 pub use flags::Flags;
-pub use load::{load, parse};
+pub use load::{SOCKET_BYTES_MAX, load, parse};
 pub use lora::Lora;
 pub use models::ModelTable;
 pub use paths::Places;
@@ -23,6 +23,7 @@ pub use reserve::MemoryReserve;
 pub use sampling::Sampling;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -150,7 +151,7 @@ impl TryFrom<String> for IdleTime {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        const WANTED: &str = "a number with s, m or h behind it";
+        const WANTED: &str = "a number from 1 with s, m or h behind it";
         if text.is_empty() {
             return Ok(Self(None));
         }
@@ -161,8 +162,8 @@ impl TryFrom<String> for IdleTime {
             'h' => 3600,
             _ => return Err(WANTED),
         };
-        let count: u32 = text[..text.len() - 1].parse().map_err(|_| WANTED)?;
-        Ok(Self(Some(Duration::from_secs(u64::from(count) * seconds))))
+        let count: NonZeroU32 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| WANTED)?;
+        Ok(Self(Some(Duration::from_secs(u64::from(count.get()) * seconds))))
     }
 }
 

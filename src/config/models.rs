@@ -94,9 +94,9 @@ pub(super) fn take(
             return Err(wrong(span, "model.name", KEYS[0].2, "none".to_owned()));
         }
         let names = || [&model.name].into_iter().chain(&model.aliases);
-        let taken = names().find(|name| {
-            let mut others = models.iter().flat_map(|m| [&m.name].into_iter().chain(&m.aliases));
-            others.any(|other| other == *name)
+        let taken = names().enumerate().find_map(|(at, name)| {
+            let before = models.iter().flat_map(|m| [&m.name].into_iter().chain(&m.aliases));
+            before.chain(names().take(at)).any(|other| other == name).then_some(name)
         });
         if let Some(name) = taken {
             let found = format!("{name:?} a second time");

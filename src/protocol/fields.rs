@@ -185,6 +185,25 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// The same of a value that is an object, or an array of them: an array in an object's place,
+    /// of its values in their order, is none.
+    ///
+    /// # Errors
+    /// The value is no `T`.
+    pub fn objects<T: Deserialize<'a>>(
+        &self,
+        field: &'static str,
+        wanted: &str,
+    ) -> Result<Option<T>, ParamsError> {
+        let is_array = self.members.get(field).is_some_and(|raw| raw.get().starts_with('['));
+        if is_array {
+            self.optional::<Vec<Members<'_>>>(field, wanted)?;
+        } else {
+            self.optional::<Members<'_>>(field, wanted)?;
+        }
+        self.optional(field, wanted)
+    }
+
     /// The value of `field`, which is a `wanted` and must be there.
     ///
     /// # Errors

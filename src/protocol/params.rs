@@ -55,7 +55,7 @@ impl Params for InitializeParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
         let fields = Fields::new(params, &["client", "protocol"])?;
         Ok(Self {
-            client: fields.optional("client", "an object {name, version?} of strings")?,
+            client: fields.objects("client", "an object {name, version?} of strings")?,
             protocol: fields.optional("protocol", "an integer")?,
         })
     }
@@ -260,7 +260,7 @@ impl Params for GenerateParams {
             session: fields.optional("session", SESSION_WANTED)?,
             prompt: fields.optional("prompt", "a string")?,
             tokens: fields.optional("tokens", "an array of token ids")?,
-            messages: fields.optional("messages", MESSAGES_WANTED)?,
+            messages: fields.objects("messages", MESSAGES_WANTED)?,
             tools: fields.optional("tools", OBJECTS_WANTED)?,
             documents: fields.optional("documents", OBJECTS_WANTED)?,
             max_tokens: fields.optional("max_tokens", "an integer from 0")?,
@@ -276,7 +276,7 @@ impl Params for GenerateParams {
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,
             prompt_logprobs: fields.optional("prompt_logprobs", "an integer from 0 to 20")?,
             stream: fields.optional("stream", "true or false")?,
-            lora: fields.optional("lora", LORA_WANTED)?,
+            lora: fields.objects("lora", LORA_WANTED)?,
             priority: fields.optional("priority", PRIORITY_WANTED)?,
             deadline_ms: fields.optional("deadline_ms", "an integer from 1")?,
             on_context_full: fields.optional("on_context_full", "\"error\" or \"shift\"")?,

@@ -108,7 +108,7 @@ impl Params for SessionCreateParams {
             context_tokens: fields.optional("context_tokens", "an integer from 1")?,
             priority: fields.optional("priority", PRIORITY_WANTED)?,
             ttl: fields.optional("ttl", "seconds, an integer from 1")?,
-            lora: fields.optional("lora", LORA_WANTED)?,
+            lora: fields.objects("lora", LORA_WANTED)?,
         })
     }
 }

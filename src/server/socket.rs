@@ -22,8 +22,7 @@ use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use tracing::{debug, warn};
 
-/// `sun_path` of `sockaddr_un` holds 108 bytes with its closing zero.
-const PATH_BYTES_MAX: usize = 107;
+use crate::config::SOCKET_BYTES_MAX;
 
 /// How long a lock may still be held by a daemon that is ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -37,7 +36,7 @@ const SOCKET_MODE: u32 = 0o600;
 pub enum SocketError {
     /// Longer than the kernel takes.
     #[error(
-        "the socket path {} has {found} bytes; at most {PATH_BYTES_MAX} are possible",
+        "the socket path {} has {found} bytes; at most {SOCKET_BYTES_MAX} are possible",
         path.display()
     )]
     PathTooLong {
@@ -144,7 +143,7 @@ impl BoundSocket {
     /// Another daemon serves it, something else lies there, or the folder is not safe.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let found = path.as_os_str().as_bytes().len();
-        if found > PATH_BYTES_MAX {
+        if found > SOCKET_BYTES_MAX {
             return Err(SocketError::PathTooLong { path: path.to_owned(), found });
         }
         let folder = match path.parent() {

@@ -188,6 +188,10 @@ fn plan(
         }
         Source::File(path) => {
             let path = fs::canonicalize(path).map_err(failed("find", path))?;
+            if !path.is_file() {
+                let text = path.display().to_string();
+                return Err(StoreError::BadSource { text, reason: "it is no regular file" });
+            }
             let folder = path.parent().unwrap_or(Path::new("/"));
             let all = Part::all(&file_name(&path));
             let paths = all.iter().map(|name| folder.join(name)).collect();

@@ -80,7 +80,7 @@ pub(crate) fn lora(text: &str) -> Result<Lora, String> {
     let Some((name, scale)) = text.split_once('=') else {
         return Ok(Lora { name: text.to_owned(), scale: 1.0 });
     };
-    let scale = scale.parse().map_err(|_| format!("{scale:?} is no number"))?;
+    let scale = number_in(scale, -100.0, 100.0, "a scale from -100 to 100")?;
     Ok(Lora { name: name.to_owned(), scale })
 }
 
