@@ -16,10 +16,11 @@ use std::time::Duration;
 use faults::Plan;
 use hob::config::Numerics;
 use hob::engine::{
-    self, EngineOptions, Runner, TuneOptions, TunedProduct, Tuner, Verdict, tuned_on,
+    self, EngineOptions, Runner, TuneOptions, TunedWork, Tuner, Verdict, WorkSize, tuned_on,
 };
-use hob::gpu::{Capabilities, Dispatch, Executor as _};
-use hob::kernels::matmul::Tier;
+use hob::gpu::{BufferDesc, BufferHandle, Capabilities, DeviceError, Dispatch, Executor};
+use hob::kernels::matmul::{Shape, Tier};
+use hob::kernels::tuned::{AnyShape, Tile};
 use hob::reference::ReferenceExecutor;
 use streams::{Failure, join, play};
 
@@ -58,13 +59,53 @@ fn rows(dispatch: &Dispatch) -> u32 {
     if dispatch.kernel.name.starts_with("matmul_") { dispatch.spec[3] } else { 0 }
 }
 
-/// Fewer rows are faster.
+/// Query heads of a workgroup and tokens of a tile, where it is attention.
+fn tile(dispatch: &Dispatch) -> Option<[u32; 2]> {
+    dispatch.kernel.name.starts_with("attention").then(|| [dispatch.spec[7], dispatch.spec[6]])
+}
+
+/// Fewer rows are faster; of attention fewer heads, and four tokens.
 fn times(dispatch: &Dispatch) -> f64 {
-    f64::from(100 * rows(dispatch))
+    match tile(dispatch) {
+        Some([heads, tokens]) => f64::from(100 * heads + tokens.abs_diff(4)),
+        None => f64::from(100 * rows(dispatch)),
+    }
+}
+
+/// The products, by their tokens, with their shapes.
+fn products(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
+    let of = |work: &'_ TunedWork| match work.size {
+        WorkSize::Product { tokens, .. } => Some(tokens),
+        WorkSize::Attention { .. } => None,
+    };
+    let shape = |shape: AnyShape| match shape {
+        AnyShape::Product(shape) => shape,
+        AnyShape::Attention(tile) => panic!("{tile:?} of a product"),
+    };
+    let shapes = |work: &TunedWork| work.shapes.iter().map(|m| shape(m.shape)).collect();
+    works.iter().filter_map(|work| Some((of(work)?, shapes(work), work))).collect()
+}
+
+/// Attention of single tokens, then of prompts: verdicts of the tiles, and the one chosen.
+fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
+    [true, false].map(|single| {
+        let is_it = |work: &&TunedWork| {
+            matches!(work.size, WorkSize::Attention { one_token_each, .. } if one_token_each == single)
+        };
+        let work = works.iter().find(is_it).expect("it is measured");
+        let tiles: Vec<(Tile, &Verdict)> = (work.shapes.iter())
+            .map(|measured| match measured.shape {
+                AnyShape::Attention(tile) => (tile, &measured.verdict),
+                AnyShape::Product(shape) => panic!("{shape:?} of attention"),
+            })
+            .collect();
+        let chosen = tiles[work.chosen].0;
+        (tiles, chosen)
+    })
 }
 
 /// Tunes to the end; the products, and how many steps it took.
-fn tune(runner: &mut Runner, folder: Option<&Path>) -> Result<(Vec<TunedProduct>, usize), Failure> {
+fn tune(runner: &mut Runner, folder: Option<&Path>) -> Result<(Vec<TunedWork>, usize), Failure> {
     let mut tuner = Tuner::new(tune_options(folder, Duration::ZERO));
     tuner.prepare(runner);
     let (mut steps, mut done) = (0, 0);
@@ -83,13 +124,19 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
     let plan = Plan::default();
     plan.set_times(times);
     let mut runner = open(&model, &plan, 8)?;
-    let (products, steps) = tune(&mut runner, Some(&kept))?;
-    assert!(products.len() >= 5 && steps > products.len(), "{} {steps}", products.len());
-    for product in &products {
-        let chosen = &product.shapes[product.chosen];
-        assert_eq!((chosen.shape.rows, product.ratio()), (2, 0.5), "{product:?}");
-        assert!(product.shapes.len() <= 11);
+    let (works, steps) = tune(&mut runner, Some(&kept))?;
+    assert!(works.len() >= 7 && steps > works.len(), "{} {steps}", works.len());
+    for (_, shapes, product) in products(&works) {
+        assert_eq!((shapes[product.chosen].rows, product.ratio()), (2, 0.5), "{product:?}");
+        assert!(shapes.len() <= 11);
     }
+    // Three query heads share a kv head.
+    let tile = |heads, tile_tokens| Tile { tile_tokens, heads };
+    let [(single, one), (prompts, many)] = attention(&works);
+    assert_eq!((single[0].0, one), (tile(3, 1), tile(1, 1)));
+    assert_eq!((prompts[0].0, many, prompts.len()), (tile(3, 2), tile(1, 4), 7));
+    assert!(prompts.iter().chain(&single).all(|(_, verdict)| **verdict == Verdict::Right));
+    assert_eq!(runner.model().tile_tokens(false), 4, "batches are cut so");
     plan.take_ran();
     runner.try_out()?;
     let ran = plan.take_ran();
@@ -97,11 +144,14 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
     let matmuls = || products_ran.iter().filter(|name| name.starts_with("matmul_"));
     assert!(matmuls().count() > 2, "{ran:?}");
     assert!(matmuls().all(|name| name.contains("[8, 1, 1, 2,")), "{ran:?}");
+    let attended: Vec<_> = ran.iter().filter(|name| name.starts_with("attention [")).collect();
+    assert!(!attended.is_empty(), "{ran:?}");
+    assert!(attended.iter().all(|name| name.ends_with(", 1, 1, 1, 0]")), "{ran:?}");
 
     // The next start knows it, on this device and on no other.
     let caps = runner.executor().capabilities().clone();
-    assert_eq!(tuned_on(&caps, &kept, Numerics::Exact), products);
-    assert_eq!(tune(&mut runner, Some(&kept))?, (products, 0));
+    assert_eq!(tuned_on(&caps, &kept, Numerics::Exact), works);
+    assert_eq!(tune(&mut runner, Some(&kept))?, (works, 0));
     let other = Capabilities { driver: "another".into(), ..caps.clone() };
     assert_eq!(tuned_on(&other, &kept, Numerics::Exact), []);
     for file in std::fs::read_dir(&kept)? {
@@ -117,19 +167,25 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
     let [model, _] = tiny::write(folder.path());
     let plan = Plan::default();
     plan.set_times(|dispatch| 1e6 - times(dispatch)); // more rows are faster
-    plan.set_wrong_where(|dispatch| rows(dispatch) == 8);
+    plan.set_wrong_where(|dispatch| rows(dispatch) == 8 || tile(dispatch) == Some([1, 8]));
     let mut runner = open(&model, &plan, 8)?;
-    let (products, _) = tune(&mut runner, None)?;
+    let (works, _) = tune(&mut runner, None)?;
     let mut wrong = 0;
-    for product in &products {
-        assert_ne!(product.shapes[product.chosen].shape.rows, 8, "{product:?}");
-        for measured in &product.shapes {
+    for (_, shapes, product) in products(&works) {
+        assert_ne!(shapes[product.chosen].rows, 8, "{product:?}");
+        for (shape, measured) in shapes.iter().zip(&product.shapes) {
             let is_wrong = matches!(measured.verdict, Verdict::Wrong(_));
-            assert_eq!(is_wrong, measured.shape.rows == 8, "{product:?}");
+            assert_eq!(is_wrong, shape.rows == 8, "{product:?}");
             wrong += usize::from(is_wrong);
         }
     }
     assert!(wrong > 5, "{wrong}");
+    let [_, (tiles, chosen)] = attention(&works);
+    let fault = Tile { tile_tokens: 8, heads: 1 };
+    for (tile, verdict) in tiles {
+        assert_eq!(matches!(verdict, Verdict::Wrong(_)), tile == fault, "{tile:?}");
+    }
+    assert_ne!(chosen, fault);
     Ok(())
 }
 
@@ -152,7 +208,7 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
     plan.set_wrong_where(|dispatch| {
         dispatch.kernel.name.starts_with("matmul_tiled") && dispatch.spec[4] == 64
     });
-    let by = |numerics: Numerics| -> Result<Vec<TunedProduct>, Failure> {
+    let by = |numerics: Numerics| -> Result<Vec<TunedWork>, Failure> {
         let executor = plan.open(ReferenceExecutor::with_lanes(8))?;
         let tune = tune_options_by(numerics, None, Duration::ZERO);
         let options = options(Some(tune.clone()));
@@ -167,24 +223,28 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
         Ok(tuner.done().to_vec())
     };
     let exact = by(Numerics::Exact)?;
-    let is_scalar =
-        |product: &TunedProduct| product.shapes.iter().all(|m| m.shape.tier == Tier::Scalar);
-    assert!(exact.iter().all(is_scalar), "nothing else may be chosen, and so nothing is measured");
+    let mut shapes = products(&exact).into_iter().flat_map(|(_, shapes, _)| shapes);
+    assert!(
+        shapes.all(|shape| shape.tier == Tier::Scalar),
+        "nothing else may be chosen, and so nothing is measured"
+    );
     let fastest = by(Numerics::Fastest)?;
     let mut chosen = 0;
-    for product in &fastest {
-        let (default, best) = (&product.shapes[0], &product.shapes[product.chosen]);
-        assert_eq!(default.shape.tier, Tier::Scalar);
-        for measured in product.shapes.iter().filter(|m| m.shape.tier == Tier::Half) {
-            assert!(product.tokens >= 16, "{product:?}");
-            let wrong = measured.shape.tokens == 64;
+    for (tokens, shapes, product) in products(&fastest) {
+        let best = shapes[product.chosen];
+        assert_eq!(shapes[0].tier, Tier::Scalar);
+        let measured = shapes.iter().zip(&product.shapes);
+        for (shape, measured) in measured.filter(|(shape, _)| shape.tier == Tier::Half) {
+            assert!(tokens >= 16, "{product:?}");
+            let wrong = shape.tokens == 64;
             assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{product:?}");
         }
-        if best.shape.tier == Tier::Half {
+        if best.tier == Tier::Half {
             chosen += 1;
-            assert_eq!((best.nanoseconds, best.shape.tokens < 64), (11.0, true), "{product:?}");
+            let time = product.shapes[product.chosen].nanoseconds;
+            assert_eq!((time, best.tokens < 64), (11.0, true), "{product:?}");
         } else {
-            assert!(product.tokens < 16, "{product:?}");
+            assert!(tokens < 16, "{product:?}");
         }
     }
     assert!(chosen >= 5, "{fastest:?}");
@@ -196,31 +256,57 @@ fn products_with_experts_are_tuned_by_the_routes_of_an_expert() -> Result<(), Fa
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/experts/qwen2moe.gguf");
     let plan = Plan::default();
     plan.set_times(times_for_halves);
-    for numerics in [Numerics::Exact, Numerics::Fastest] {
-        let executor = plan.open(ReferenceExecutor::with_lanes(8))?;
-        let tune = tune_options_by(numerics, None, Duration::ZERO);
-        let options = options(Some(tune.clone()));
-        let mut runner = engine::open(executor, &model, &options, &mut |_, _| {})?.runner;
-        let mut tuner = Tuner::new(tune);
-        tuner.prepare(&mut runner);
-        while tuner.step(&mut runner)?.is_some() {}
-        let experts = |product: &&TunedProduct| product.kernel.contains("_experts");
-        let mut found: Vec<(u64, Tier)> = Vec::new();
-        for product in tuner.done().iter().filter(experts) {
-            let chosen = &product.shapes[product.chosen];
-            assert_eq!(chosen.verdict == Verdict::Right, chosen.shape.tier == Tier::Scalar);
-            found.push((product.tokens, chosen.shape.tier));
+    let executor = plan.open(ReferenceExecutor::with_lanes(8))?;
+    let tune = tune_options_by(Numerics::Fastest, None, Duration::ZERO);
+    let options = options(Some(tune.clone()));
+    let mut runner = engine::open(executor, &model, &options, &mut |_, _| {})?.runner;
+    let mut tuner = Tuner::new(tune);
+    tuner.prepare(&mut runner);
+    while tuner.step(&mut runner)?.is_some() {}
+    let mut found: Vec<(u64, Tier)> = Vec::new();
+    for (tokens, shapes, product) in products(tuner.done()) {
+        if product.kernel.contains("_experts") {
+            let (tier, chosen) = (shapes[product.chosen].tier, &product.shapes[product.chosen]);
+            assert_eq!(chosen.verdict == Verdict::Right, tier == Tier::Scalar);
+            found.push((tokens, tier));
         }
-        found.sort_by_key(|(tokens, _)| *tokens);
-        found.dedup();
-        let wanted: Vec<(u64, Tier)> = [1, 2, 4, 8, 16, 32, 64]
-            .map(|tokens| {
-                let is_tiled = numerics == Numerics::Fastest && tokens >= 8;
-                (tokens, if is_tiled { Tier::Half } else { Tier::Scalar })
-            })
-            .to_vec();
-        assert_eq!(found, wanted, "{numerics:?}");
     }
+    found.sort_by_key(|(tokens, _)| *tokens);
+    found.dedup();
+    let of = |tokens: u64| (tokens, if tokens >= 8 { Tier::Half } else { Tier::Scalar });
+    assert_eq!(found, [1, 2, 4, 8, 16, 32, 64].map(of));
+    Ok(())
+}
+
+/// A device without room for attention's own pages.
+struct Cramped {
+    inner: Box<dyn Executor>,
+}
+
+impl Executor for Cramped {
+    hob::hand_on!(
+        capabilities avoid destroy_buffer replace_buffer write read prepare release submit wait
+        memory set_profiling timings
+    );
+
+    fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
+        if desc.label.starts_with("probe of attention") {
+            let what = desc.label.clone();
+            return Err(DeviceError::OutOfMemory { what, wanted_bytes: desc.bytes, free_bytes: 0 });
+        }
+        self.inner.create_buffer(desc)
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_is_not_measured_and_all_else_is() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let inner = Box::new(ReferenceExecutor::with_lanes(8));
+    let executor = Box::new(Cramped { inner });
+    let mut runner = engine::open(executor, &model, &options(None), &mut |_, _| {})?.runner;
+    let (works, _) = tune(&mut runner, None)?;
+    assert!(works.len() >= 5 && products(&works).len() == works.len(), "{works:?}");
     Ok(())
 }
 

@@ -10,11 +10,12 @@ use super::output::Output;
 use super::table::{Align, Table};
 use super::{CliError, exit, output, paths};
 use crate::config::KvDtype;
-use crate::engine::{Measured, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on};
+use crate::engine::{Measured, TunedWork, Tuner, Verdict, WorkSize, forget_tuning, tuned_on};
 use crate::gpu::Executor;
 use crate::kernels::matmul::{Shape, Tier};
+use crate::kernels::tuned::{AnyShape, Tile};
 
-/// Tokens of the context that the model is opened with; products do not depend on it.
+/// Tokens of the context that the model is opened with; no work depends on it.
 const CONTEXT_TOKENS: u32 = 512;
 
 pub(crate) fn run(options: &TuneOptions) -> Result<u8, CliError> {
@@ -28,15 +29,15 @@ pub(crate) fn run(options: &TuneOptions) -> Result<u8, CliError> {
             return Ok(exit::DONE);
         }
     }
-    let products = match &options.model {
+    let works = match &options.model {
         None => tuned_on(executor.capabilities(), &folder, options.numerics.into()),
         Some(model) => measure(Box::new(executor), model, options, folder)?,
     };
     let mut output = Output::stdout();
     if options.json {
-        output.json(&products)?;
+        output.json(&works)?;
     } else {
-        write(&products, &mut output)?;
+        write(&works, &mut output)?;
     }
     Ok(exit::DONE)
 }
@@ -47,7 +48,7 @@ fn measure(
     model: &Path,
     options: &TuneOptions,
     folder: PathBuf,
-) -> Result<Vec<TunedProduct>, CliError> {
+) -> Result<Vec<TunedWork>, CliError> {
     let local = LocalOptions {
         model: paths::model(model)?,
         device: options.device.clone(),
@@ -69,51 +70,71 @@ fn measure(
     Ok(tuner.done().to_vec())
 }
 
-fn write(products: &[TunedProduct], output: &mut Output) -> Result<(), CliError> {
-    if products.is_empty() {
+fn write(works: &[TunedWork], output: &mut Output) -> Result<(), CliError> {
+    if works.is_empty() {
         return output
             .line("nothing was measured on this device; `hob tune --model MODEL` does it");
     }
     let mut table = Table::new(&[
         ("KERNEL", Align::Left),
-        ("MATRIX", Align::Right),
+        ("OF", Align::Right),
         ("TOKENS", Align::Right),
         ("DEFAULT", Align::Right),
         ("CHOSEN", Align::Left),
         ("TIME", Align::Right),
         ("OTHERS (µs)", Align::Left),
     ]);
-    for product in products {
-        let (default, chosen) = (&product.shapes[0], &product.shapes[product.chosen]);
-        let others = product.shapes.iter().enumerate().skip(1);
-        let others = others.filter(|(index, _)| *index != product.chosen);
+    for work in works {
+        let (default, chosen) = (&work.shapes[0], &work.shapes[work.chosen]);
+        let others = work.shapes.iter().enumerate().skip(1);
+        let others = others.filter(|(index, _)| *index != work.chosen);
         let others: Vec<String> = others.map(|(_, measured)| cell(measured)).collect();
+        let (of, tokens) = size_cells(&work.size);
         table.row(vec![
-            product.kernel.clone(),
-            format!("{}x{}", product.rows, product.row_len),
-            product.tokens.to_string(),
+            work.kernel.clone(),
+            of,
+            tokens,
             cell(default),
-            if product.chosen == 0 { "the default".into() } else { cell(chosen) },
-            format!("{:.2}x", product.ratio()),
+            if work.chosen == 0 { "the default".into() } else { cell(chosen) },
+            format!("{:.2}x", work.ratio()),
             others.join(", "),
         ]);
     }
     table.write(output)?;
-    let log: f64 = products.iter().map(|product| product.ratio().ln()).sum();
-    let mean = (log / products.len() as f64).exp();
-    let changed = products.iter().filter(|product| product.chosen > 0).count();
+    let log: f64 = works.iter().map(|work| work.ratio().ln()).sum();
+    let mean = (log / works.len() as f64).exp();
+    let changed = works.iter().filter(|work| work.chosen > 0).count();
     output.line(&format!(
-        "{changed} of {} products run in other shapes; the mean time is {mean:.3} of the default's",
-        products.len()
+        "{changed} of {} works run in other shapes; the mean time is {mean:.3} of the default's",
+        works.len()
     ))
 }
 
-/// A shape and what was found out about it.
+/// What a choice is for: a matrix or heads, and tokens.
+fn size_cells(size: &WorkSize) -> (String, String) {
+    match size {
+        WorkSize::Product { rows, row_len, tokens } => {
+            (format!("{rows}x{row_len}"), tokens.to_string())
+        }
+        WorkSize::Attention { head_dim, group, cache, one_token_each } => {
+            let tokens = if *one_token_each { "1" } else { "prompt" };
+            (format!("{group}x{head_dim} {cache}"), tokens.into())
+        }
+    }
+}
+
+/// A shape and what was found out about it: rows of a lane (or heads), tokens and split.
 fn cell(measured: &Measured) -> String {
-    let Shape { rows, tokens, split, tier } = measured.shape;
     let microseconds = measured.nanoseconds / 1000.0;
-    let tier = if tier == Tier::Scalar { String::new() } else { format!("{} ", tier.name()) };
-    let shape = format!("{tier}{rows}x{tokens}/{split}");
+    let shape = match measured.shape {
+        AnyShape::Product(Shape { rows, tokens, split, tier: Tier::Scalar }) => {
+            format!("{rows}x{tokens}/{split}")
+        }
+        AnyShape::Product(Shape { rows, tokens, split, tier }) => {
+            format!("{} {rows}x{tokens}/{split}", tier.name())
+        }
+        AnyShape::Attention(Tile { tile_tokens, heads }) => format!("{heads}x{tile_tokens}"),
+    };
     match &measured.verdict {
         Verdict::Right => format!("{shape} {microseconds:.0}"),
         Verdict::OtherBits => format!("{shape} {microseconds:.0} (other bits)"),

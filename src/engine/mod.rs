@@ -46,7 +46,8 @@ pub use recovery::EngineFailure;
 pub use runner::{Flight, Mix, Results, Runner, Wanted};
 pub use saving::StateOptions;
 pub use tune::{
-    Measured, TuneOptions, TuneProgress, TunedProduct, Tuner, Verdict, forget_tuning, tuned_on,
+    Measured, TuneOptions, TuneProgress, TunedWork, Tuner, Verdict, WorkSize, forget_tuning,
+    tuned_on,
 };
 pub use types::*;
 

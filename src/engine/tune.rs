@@ -1,4 +1,5 @@
-//! The autotuner: which shape of a product is the fastest on this device, by measurement.
+//! The autotuner: which shape of a product, or of attention, is the fastest on this device, by
+//! measurement.
 //!
 //! It goes in small steps, each of which compiles and times one shape at most, so that whoever
 //! drives it (the engine while nobody waits, `hob tune` in the foreground) can stop at any time.
@@ -6,32 +7,27 @@
 //! other bits than the default, unless speed was asked for above all: a token's sums must not
 //! depend on what was measured.
 
-use std::collections::{HashMap, VecDeque};
+mod attention;
+mod job;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::runner::{Runner, STEP_TIMEOUT};
+use self::attention::Heads;
+use self::job::{Job, Waiting};
+use super::runner::Runner;
 use crate::config::Numerics;
-use crate::gpu::{
-    BufferSlice, Capabilities, Choice, Command, DeviceError, Dispatch, Executor, Recording, Work,
-};
+use crate::gpu::{Capabilities, Choice, Command, DeviceError, Executor, Work};
 use crate::kernels::by_name;
-use crate::kernels::matmul::{Operands, Shape, Tier};
-use crate::kernels::matmul_experts::even_routes;
-use crate::kernels::tuned::{self, candidates, choice_of, reshaped, shape_of, work_of};
+use crate::kernels::tuned::{self, AnyShape, choice_of, choice_of_tile, work_of};
 use crate::model::{BatchShape, Choosing};
-use crate::probe::{self, Key, Probe};
+use crate::probe::{self, Key};
 
 /// A shape has to be this much faster than the default to be chosen.
 const GAIN_MIN: f64 = 0.97;
-
-/// Times a dispatch runs for one measurement; the shortest counts.
-const RUNS_MAX: usize = 8;
-
-/// A measurement ends after two runs where it has taken so long: a request may be waiting.
-const RUNS_TIME_MAX: Duration = Duration::from_millis(50);
 
 /// Name of the files: what may be chosen, and so what is measured, depends on the numerics.
 fn kind(numerics: Numerics) -> &'static str {
@@ -73,53 +69,81 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The shape.
-    pub shape: Shape,
-    /// Shortest time of the product, in nanoseconds; 0 where it was not worth measuring.
+    pub shape: AnyShape,
+    /// Shortest time, in nanoseconds; 0 where it was not worth measuring.
     pub nanoseconds: f64,
     /// Whether it may be chosen.
     pub verdict: Verdict,
 }
 
-/// What was measured of one kind of product.
+/// What was measured of one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TunedProduct {
+pub struct TunedWork {
     /// Name of the kernel.
     pub kernel: String,
-    /// Rows of the matrix, with padding.
-    pub rows: u64,
-    /// Columns of the matrix.
-    pub row_len: u64,
-    /// Tokens, up to which this holds.
-    pub tokens: u64,
+    /// What it is for.
+    #[serde(flatten)]
+    pub size: WorkSize,
     /// The chosen one of `shapes`.
     pub chosen: usize,
     /// The default, then all others.
     pub shapes: Vec<Measured>,
 }
 
-impl TunedProduct {
+/// What a choice is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WorkSize {
+    /// Products.
+    Product {
+        /// Rows of the matrix, with padding.
+        rows: u64,
+        /// Columns of the matrix.
+        row_len: u64,
+        /// Tokens, or routes of an expert, up to which this holds.
+        tokens: u64,
+    },
+    /// Attention.
+    Attention {
+        /// Dimensions of a head.
+        head_dim: u32,
+        /// Query heads of a kv head.
+        group: u32,
+        /// What keys and values are kept as.
+        cache: String,
+        /// Whether every session has one token; else there are prompts.
+        one_token_each: bool,
+    },
+}
+
+impl TunedWork {
     /// Time of the chosen shape over that of the default.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.shapes[self.chosen].nanoseconds / self.shapes[0].nanoseconds
     }
 
-    fn work(&self) -> Option<Work> {
-        let kernel = by_name(&self.kernel)?;
-        Some((kernel.name, [self.rows, self.row_len, self.tokens]))
+    /// The work, where it is that of a product.
+    fn product(&self) -> Option<Work> {
+        let WorkSize::Product { rows, row_len, tokens } = self.size else { return None };
+        Some((by_name(&self.kernel)?.name, [rows, row_len, tokens]))
     }
 
-    /// The choice. The default is one too: the rules may be for narrower numbers.
-    fn choice(&self) -> Option<(Work, Choice)> {
-        let measured = self.shapes.get(self.chosen)?;
-        Some((self.work()?, choice_of(measured.shape)))
+    /// A product's choice. The default is one too: the rules may be for narrower numbers.
+    fn product_choice(&self) -> Option<(Work, Choice)> {
+        let AnyShape::Product(shape) = self.shapes.get(self.chosen)?.shape else { return None };
+        Some((self.product()?, choice_of(shape)))
+    }
+
+    fn is_of(&self, heads: &Heads, caps: &Capabilities) -> bool {
+        self.size == heads.size() && self.kernel == heads.kernel(caps)
     }
 }
 
 /// What was measured on a device so far.
 #[must_use]
-pub fn tuned_on(caps: &Capabilities, folder: &Path, numerics: Numerics) -> Vec<TunedProduct> {
-    let mut found: Vec<TunedProduct> =
+pub fn tuned_on(caps: &Capabilities, folder: &Path, numerics: Numerics) -> Vec<TunedWork> {
+    let mut found: Vec<TunedWork> =
         probe::read(folder, kind(numerics), &Key::of(caps)).unwrap_or_default();
     // A file that somebody edited names no shape that is not there.
     found.retain(|product| product.chosen < product.shapes.len());
@@ -152,28 +176,12 @@ fn choose(shapes: &[Measured], numerics: Numerics) -> usize {
     fastest.map_or(0, |(index, _)| index)
 }
 
-/// A product that is being measured.
-#[derive(Debug)]
-struct Job {
-    /// The product in f32.
-    dispatch: Dispatch,
-    /// Room for a narrower x, where products may have one.
-    room: Option<BufferSlice>,
-    probe: Probe,
-    probe_room: Option<BufferSlice>,
-    wanted: Vec<Vec<u8>>,
-    /// Outputs of the default.
-    usual: Vec<Vec<u8>>,
-    left: VecDeque<Shape>,
-    shapes: Vec<Measured>,
-}
-
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TuneProgress {
-    /// Products that are measured.
+    /// Works that are measured.
     pub done: usize,
-    /// Products in all.
+    /// Works in all.
     pub all: usize,
 }
 
@@ -181,9 +189,9 @@ pub struct TuneProgress {
 pub struct Tuner {
     options: TuneOptions,
     key: Option<Key>,
-    done: Vec<TunedProduct>,
-    /// Products to measure; `None` until they were looked for.
-    waiting: Option<VecDeque<Dispatch>>,
+    done: Vec<TunedWork>,
+    /// Works to measure; `None` until they were looked for.
+    waiting: Option<VecDeque<Waiting>>,
     job: Option<Job>,
 }
 
@@ -211,7 +219,7 @@ impl Tuner {
 
     /// What was measured.
     #[must_use]
-    pub fn done(&self) -> &[TunedProduct] {
+    pub fn done(&self) -> &[TunedWork] {
         &self.done
     }
 
@@ -233,12 +241,23 @@ impl Tuner {
         self.apply(runner);
     }
 
-    /// Takes a step: lists the products, or begins one, or measures one shape of it. How far it is;
-    /// `None` once all is measured. Nothing else runs on the device meanwhile.
+    /// Takes a step: lists the works, or begins one, or measures one shape of it. How far it is;
+    /// `None` once all is measured. Nothing else runs on the device meanwhile. What there is no room
+    /// for is left for another time.
     ///
     /// # Errors
     /// [`DeviceError`].
     pub fn step(&mut self, runner: &mut Runner) -> Result<Option<TuneProgress>, DeviceError> {
+        let stepped = self.advance(runner);
+        if let Err(DeviceError::OutOfMemory { what, .. }) = &stepped {
+            tracing::debug!(what, "there is no room to measure this");
+            self.job = None;
+            return Ok(self.progress());
+        }
+        stepped
+    }
+
+    fn advance(&mut self, runner: &mut Runner) -> Result<Option<TuneProgress>, DeviceError> {
         if !self.options.measure {
             return Ok(None);
         }
@@ -249,15 +268,16 @@ impl Tuner {
         match &mut self.job {
             None => match waiting.pop_front() {
                 None => return Ok(None),
-                Some(dispatch) => self.job = self.begin(runner, dispatch)?,
+                Some(waiting) => self.job = Job::begin(runner, &self.options, waiting)?,
             },
-            Some(job) => match job.left.pop_front() {
-                Some(shape) => job.measure(runner, shape)?,
-                None => {
-                    job.confirm(runner, self.options.numerics)?;
-                    self.finish(runner);
+            Some(job) => {
+                if !job.step(runner)?
+                    && let Some(job) = self.job.take()
+                    && let Some(work) = job.finish(runner, self.options.numerics)?
+                {
+                    self.keep(runner, work);
                 }
-            },
+            }
         }
         Ok(self.progress())
     }
@@ -268,10 +288,13 @@ impl Tuner {
         (left > 0).then_some(TuneProgress { done, all: done + left })
     }
 
-    /// Every product of the model that was not measured on this device, once.
-    fn unknown(&self, runner: &Runner) -> VecDeque<Dispatch> {
-        let mut works: Vec<Work> = self.done.iter().filter_map(TunedProduct::work).collect();
-        let mut found = VecDeque::new();
+    /// Every work of the model that was not measured on this device, once.
+    fn unknown(&self, runner: &Runner) -> VecDeque<Waiting> {
+        let mut works: Vec<Work> = self.done.iter().filter_map(TunedWork::product).collect();
+        let caps = runner.executor().capabilities();
+        let mut attention = Heads::all(runner);
+        attention.retain(|heads| !self.done.iter().any(|work| work.is_of(heads, caps)));
+        let mut found: VecDeque<Waiting> = attention.into_iter().map(Waiting::Attention).collect();
         let limits = runner.model().limits();
         let router = runner.model().hyper().mixture.as_ref().map(|mixture| mixture.router);
         let experts = router.map(|router| [router.used, router.experts]);
@@ -297,158 +320,47 @@ impl Tuner {
                     continue;
                 };
                 works.push(work);
-                found.push_back(dispatch);
+                found.push_back(Waiting::Product(dispatch));
             }
         }
         found
     }
 
-    /// Measures the default of a product; `None` where that computes wrongly, which is the check's
-    /// matter.
-    fn begin(&self, runner: &mut Runner, dispatch: Dispatch) -> Result<Option<Job>, DeviceError> {
-        let room = runner.model().narrow_room();
-        let executor = runner.kv_mut().1;
-        let mut reference = (self.options.reference)(executor.capabilities().lanes);
-        let mut probe = Probe::take(executor, &dispatch, &HashMap::new())?;
-        let operands = Operands::of(&dispatch);
-        for (binding, slice) in dispatch.bindings.iter().enumerate() {
-            if *slice == operands.x || *slice == operands.y {
-                probe.fill(binding);
-            }
-        }
-        if let Some((slice, words)) = even_routes(&dispatch) {
-            let bound = dispatch.bindings.iter().position(|other| *other == slice);
-            probe.set(bound.expect("they are bound"), &words);
-        }
-        let probe_room = room.map(|room| probe.add_room(room.bytes));
-        let wanted = probe.run(&mut *reference)?;
-        let usual = probe.run(executor)?;
-        if let Some(difference) = probe.compare(&usual, &wanted) {
-            tracing::warn!(kernel = dispatch.kernel.name, %difference, "is not tuned: it is wrong");
-            return Ok(None);
-        }
-        let nanoseconds = time(executor, &dispatch, std::slice::from_ref(&dispatch))?;
-        let shape = shape_of(&dispatch);
-        let shapes = vec![Measured { shape, nanoseconds, verdict: Verdict::Right }];
-        let other_orders = self.options.numerics == Numerics::Fastest;
-        let mut left = candidates(executor.capabilities(), &dispatch, other_orders);
-        left.retain(|shape| shape.tier == Tier::Scalar || room.is_some());
-        let left = left.into();
-        Ok(Some(Job { dispatch, room, probe, probe_room, wanted, usual, left, shapes }))
-    }
-
-    /// Chooses among the shapes of the product that was measured.
-    fn finish(&mut self, runner: &mut Runner) {
-        let Some(job) = self.job.take() else { return };
-        let Some((kernel, [rows, row_len, tokens])) = work_of(&job.dispatch) else { return };
-        let chosen = choose(&job.shapes, self.options.numerics);
-        let kernel = kernel.to_owned();
-        let product = TunedProduct { kernel, rows, row_len, tokens, chosen, shapes: job.shapes };
-        let ratio = product.ratio();
-        tracing::debug!(product.kernel, rows, row_len, tokens, ratio, "tuned");
-        self.done.push(product);
+    /// Keeps what was found out about a work, and makes the choice.
+    fn keep(&mut self, runner: &mut Runner, work: TunedWork) {
+        let (kernel, ratio) = (&work.kernel, work.ratio());
+        tracing::debug!(kernel, size = ?work.size, ratio, "tuned");
+        self.done.push(work);
         self.apply(runner);
         if let (Some(folder), Some(key)) = (self.options.folder.as_deref(), &self.key) {
             probe::write(folder, kind(self.options.numerics), key, &self.done);
         }
     }
 
+    /// Choices are made for the kernels and the pages that the runner has.
     fn apply(&self, runner: &mut Runner) {
-        runner.set_tuned(self.done.iter().filter_map(TunedProduct::choice).collect());
-    }
-}
-
-impl Job {
-    /// Holds a shape against the reference and the default, and times it if it may be chosen.
-    fn measure(&mut self, runner: &mut Runner, shape: Shape) -> Result<(), DeviceError> {
-        let executor = runner.kv_mut().1;
-        let caps = executor.capabilities();
-        let small = reshaped(caps, self.probe.dispatch(), shape, self.probe_room);
-        let whole = reshaped(caps, &self.dispatch, shape, self.room);
-        let probe = self.probe.with(small);
-        let found = probe.run(executor)?;
-        let verdict = match probe.compare(&found, &self.wanted) {
-            Some(difference) => Verdict::Wrong(difference.to_string()),
-            None if found != self.usual => Verdict::OtherBits,
-            None => Verdict::Right,
-        };
-        let nanoseconds = match &verdict {
-            Verdict::Wrong(difference) => {
-                let kernel = self.dispatch.kernel.name;
-                tracing::warn!(kernel, ?shape, difference, "computes wrongly and is not used");
-                0.0
-            }
-            _ => time(executor, &self.dispatch, &whole)?,
-        };
-        self.shapes.push(Measured { shape, nanoseconds, verdict });
-        Ok(())
-    }
-
-    /// Times the default and the one that would be chosen once more, one after the other: between
-    /// their first times the machine may have been busy with something else.
-    fn confirm(&mut self, runner: &mut Runner, numerics: Numerics) -> Result<(), DeviceError> {
-        let chosen = choose(&self.shapes, numerics);
-        if chosen > 0 {
-            for index in [0, chosen] {
-                let measured = &mut self.shapes[index];
-                let executor = runner.kv_mut().1;
-                let caps = executor.capabilities();
-                let dispatches = reshaped(caps, &self.dispatch, measured.shape, self.room);
-                let nanoseconds = time(executor, &self.dispatch, &dispatches)?;
-                measured.nanoseconds = measured.nanoseconds.min(nanoseconds);
+        let caps = runner.executor().capabilities();
+        let mut tuned: BTreeMap<Work, Choice> =
+            self.done.iter().filter_map(TunedWork::product_choice).collect();
+        for heads in Heads::all(runner) {
+            let known = self.done.iter().find(|work| work.is_of(&heads, caps));
+            let measured = known.and_then(|work| work.shapes.get(work.chosen));
+            if let Some(AnyShape::Attention(tile)) = measured.map(|measured| measured.shape) {
+                tuned.insert(heads.work(), choice_of_tile(tile));
             }
         }
-        Ok(())
+        runner.set_tuned(tuned);
     }
-}
-
-/// Shortest time of the dispatches of a product over the model's own buffers, in nanoseconds: by
-/// the device's clock, or by the host's where it has none.
-fn time(
-    executor: &mut dyn Executor,
-    product: &Dispatch,
-    dispatches: &[Dispatch],
-) -> Result<f64, DeviceError> {
-    // Whatever step ran last has left other routes.
-    if let Some((slice, words)) = even_routes(product) {
-        let bytes: &[u8] = bytemuck::cast_slice(&words);
-        executor.write(slice.buffer, slice.offset, bytes.len(), &mut |out| {
-            out.copy_from_slice(bytes);
-        })?;
-    }
-    let mut recording = Recording::new();
-    dispatches.iter().for_each(|dispatch| recording.dispatch(dispatch.clone()));
-    executor.set_profiling(true);
-    let prepared = executor.prepare(&recording);
-    executor.set_profiling(false);
-    let prepared = prepared?;
-    let mut shortest = f64::INFINITY;
-    let mut run = |executor: &mut dyn Executor| -> Result<(), DeviceError> {
-        let started = Instant::now();
-        let ticket = executor.submit(prepared)?;
-        executor.wait(ticket, STEP_TIMEOUT)?;
-        let host = started.elapsed().as_nanos() as f64;
-        let timings = executor.timings(prepared)?;
-        let device: f64 = timings.iter().map(|timing| timing.nanoseconds).sum();
-        shortest = shortest.min(if timings.is_empty() { host } else { device });
-        Ok(())
-    };
-    let (started, mut runs, mut ended) = (Instant::now(), 0, Ok(()));
-    while ended.is_ok() && runs < RUNS_MAX && (runs < 2 || started.elapsed() < RUNS_TIME_MAX) {
-        ended = run(executor);
-        runs += 1;
-    }
-    executor.release(prepared);
-    ended.map(|()| shortest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::matmul::Shape;
     use crate::reference::ReferenceExecutor;
 
     fn measured(nanoseconds: f64, verdict: Verdict) -> Measured {
-        Measured { shape: Shape::scalar(2, 1, 1), nanoseconds, verdict }
+        Measured { shape: AnyShape::Product(Shape::scalar(2, 1, 1)), nanoseconds, verdict }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::tuned::{self, Tile};
 use super::{PageLayout, by_subgroups, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
@@ -58,6 +59,16 @@ impl Shape {
     /// token.
     #[must_use]
     pub fn choose(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
+        let rule = Self::by_rule(caps, head_dim, group, one_token_each);
+        match tuned::attention(caps, head_dim, group, one_token_each) {
+            Some(Tile { tile_tokens, heads }) => Self { tile_tokens, heads, ..rule },
+            None => rule,
+        }
+    }
+
+    /// The same whatever was measured.
+    #[must_use]
+    pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
         let values = if caps.is_cpu() { 64 * caps.lanes } else { 1024 };
         // Lanes that load together wait for memory rather than for registers.
         let rows_min = if caps.loads_together() { 4 } else { 1 };

@@ -1,9 +1,13 @@
-//! Shapes of products that were measured, in place of the rules of `Shape::choose`.
+//! Shapes of products and of attention that were measured, in place of the rules of their
+//! `Shape::choose`.
 //!
 //! Products of one kernel over matrices of one size, for about as many columns (tokens, or the
 //! routes that an expert has on average), are one [`Work`]: they are cut alike. Which shapes
 //! there are to choose from is said here; who measures them is the engine's matter.
 
+use serde::{Deserialize, Serialize};
+
+use super::attention;
 use super::matmul::{Shape, Tier};
 use super::matmul_experts::Params;
 use super::matmul_tiled::{self, NARROW_TIERS};
@@ -182,4 +186,80 @@ pub(super) fn append(
         }
         dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));
     }
+}
+
+/// A shape of anything that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AnyShape {
+    /// Of a product.
+    Product(Shape),
+    /// Of attention.
+    Attention(Tile),
+}
+
+/// What is measured of [`attention::Shape`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tile {
+    /// Neighbouring tokens of a session that a workgroup takes at most.
+    pub tile_tokens: u32,
+    /// Query heads of one kv head that it takes.
+    pub heads: u32,
+}
+
+impl Tile {
+    /// That of a shape.
+    #[must_use]
+    pub fn of(shape: attention::Shape) -> Self {
+        Self { tile_tokens: shape.tile_tokens, heads: shape.heads }
+    }
+}
+
+/// The work that attention is, whatever its pages hold: a runner has pages of one kind. Heads of
+/// so many dimensions, `group` to a kv head; for batches of a token each, or with prompts.
+#[must_use]
+pub fn attention_work(head_dim: u32, group: u32, one_token_each: bool) -> Work {
+    ("attention", [head_dim.into(), group.into(), one_token_each.into()])
+}
+
+/// A tile as [`Capabilities::tuned`] has it.
+#[must_use]
+pub fn choice_of_tile(tile: Tile) -> Choice {
+    [tile.tile_tokens, tile.heads, 0, 0]
+}
+
+/// The tile that was measured to be the fastest.
+pub(super) fn attention(
+    caps: &Capabilities,
+    head_dim: u32,
+    group: u32,
+    one_token_each: bool,
+) -> Option<Tile> {
+    let [tile_tokens, heads, ..] =
+        *caps.tuned.get(&attention_work(head_dim, group, one_token_each))?;
+    Some(Tile { tile_tokens, heads })
+}
+
+/// Other tiles for attention, at most ten. None needs more memory where positions are split than
+/// the rule's, which has the room.
+#[must_use]
+pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Vec<Tile> {
+    let rule = attention::Shape::by_rule(caps, head_dim, group, one_token_each);
+    let padded = |heads: u32| group.div_ceil(heads) * heads;
+    let mut heads: Vec<u32> = (1..=group).map(|parts| group.div_ceil(parts)).collect();
+    heads.dedup();
+    heads.retain(|heads| padded(*heads) <= padded(rule.heads));
+    let own_rows = rule.heads * rule.tile_tokens;
+    // Without subgroup operations rows pass through a workgroup's memory.
+    let rows_max = if caps.subgroup_ops { (2 * own_rows).max(8) } else { own_rows };
+    let tokens: &[u32] = if one_token_each { &[1] } else { &[1, 2, 4, 8] };
+    let all = heads.iter().flat_map(|heads| {
+        tokens.iter().map(|tile_tokens| Tile { tile_tokens: *tile_tokens, heads: *heads })
+    });
+    let fits = |tile: &Tile| tile.heads * tile.tile_tokens <= rows_max && *tile != Tile::of(rule);
+    let mut found: Vec<Tile> = all.filter(fits).collect();
+    // The widest are the likeliest to be worth their time.
+    found.sort_by_key(|tile| std::cmp::Reverse(tile.heads * tile.tile_tokens));
+    found.truncate(CANDIDATES_MAX);
+    found
 }

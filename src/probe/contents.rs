@@ -57,6 +57,12 @@ impl Probe {
         Ok(Self { dispatches: vec![small], contents })
     }
 
+    /// Dispatches over contents that need not be those of any buffer.
+    #[must_use]
+    pub fn over(dispatches: Vec<Dispatch>, contents: Vec<Vec<u8>>) -> Self {
+        Self { dispatches, contents }
+    }
+
     /// The dispatch, the last one of several; its bindings name no buffers of an executor.
     #[must_use]
     pub fn dispatch(&self) -> &Dispatch {
@@ -97,13 +103,8 @@ impl Probe {
     /// Fills a binding with floats between -1 and 1 from a fixed sequence.
     pub fn fill(&mut self, binding: usize) {
         let bytes = &mut self.contents[self.dispatches[0].bindings[binding].buffer.0 as usize];
-        let mut state = 0x2545_f491_u32;
-        for word in bytes.chunks_exact_mut(4) {
-            state ^= state << 13; // xorshift32
-            state ^= state >> 17;
-            state ^= state << 5;
-            let value = f64::from(state) / f64::from(u32::MAX) * 2.0 - 1.0;
-            word.copy_from_slice(&(value as f32).to_le_bytes());
+        for (word, value) in bytes.chunks_exact_mut(4).zip(floats()) {
+            word.copy_from_slice(&value.to_le_bytes());
         }
     }
 
@@ -113,17 +114,55 @@ impl Probe {
     /// # Errors
     /// [`DeviceError`].
     pub fn run(&self, executor: &mut dyn Executor) -> Result<Vec<Vec<u8>>, DeviceError> {
+        self.with_buffers(executor, |executor, recording, outputs| {
+            let prepared = executor.prepare(recording)?;
+            let ended = executor.submit(prepared).and_then(|last| executor.wait(last, TIMEOUT));
+            executor.release(prepared);
+            ended?;
+            let mut found = Vec::with_capacity(outputs.len());
+            for slice in outputs {
+                let mut bytes = vec![0; slice.bytes as usize];
+                executor.read(slice.buffer, 0, &mut bytes)?;
+                found.push(bytes);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Has `body` do something with the dispatches and their outputs, over buffers that are
+    /// destroyed afterwards.
+    ///
+    /// # Errors
+    /// [`DeviceError`], those of `body` included.
+    pub fn with_buffers<T>(
+        &self,
+        executor: &mut dyn Executor,
+        body: impl FnOnce(&mut dyn Executor, &Recording, &[BufferSlice]) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let mut handles = Vec::with_capacity(self.contents.len());
-        let result = self.run_with(executor, &mut handles);
+        let result = self.fill_buffers(executor, &mut handles).and_then(|()| {
+            let there = |slice: BufferSlice| BufferSlice {
+                buffer: handles[slice.buffer.0 as usize],
+                ..slice
+            };
+            let bindings = &self.dispatch().bindings;
+            let outputs: Vec<_> = self.outputs().map(|(at, _)| there(bindings[at])).collect();
+            let mut recording = Recording::new();
+            for mut dispatch in self.dispatches.iter().cloned() {
+                dispatch.bindings.iter_mut().for_each(|slice| *slice = there(*slice));
+                recording.dispatch(dispatch);
+            }
+            body(executor, &recording, &outputs)
+        });
         handles.into_iter().for_each(|handle| executor.destroy_buffer(handle));
         result
     }
 
-    fn run_with(
+    fn fill_buffers(
         &self,
         executor: &mut dyn Executor,
         handles: &mut Vec<BufferHandle>,
-    ) -> Result<Vec<Vec<u8>>, DeviceError> {
+    ) -> Result<(), DeviceError> {
         for (index, bytes) in self.contents.iter().enumerate() {
             let label = format!("probe of {} {index}", self.dispatch().kernel.name);
             let desc = BufferDesc { label, bytes: bytes.len() as u64, usage: BufferUsage::Scratch };
@@ -131,26 +170,7 @@ impl Probe {
             handles.push(handle);
             executor.write(handle, 0, bytes.len(), &mut |out| out.copy_from_slice(bytes))?;
         }
-        let there =
-            |slice: BufferSlice| BufferSlice { buffer: handles[slice.buffer.0 as usize], ..slice };
-        let bindings = &self.dispatch().bindings;
-        let outputs: Vec<BufferSlice> = self.outputs().map(|(at, _)| there(bindings[at])).collect();
-        let mut recording = Recording::new();
-        for mut dispatch in self.dispatches.iter().cloned() {
-            dispatch.bindings.iter_mut().for_each(|slice| *slice = there(*slice));
-            recording.dispatch(dispatch);
-        }
-        let prepared = executor.prepare(&recording)?;
-        let ended = executor.submit(prepared).and_then(|ticket| executor.wait(ticket, TIMEOUT));
-        executor.release(prepared);
-        ended?;
-        let mut found = Vec::with_capacity(outputs.len());
-        for slice in outputs {
-            let mut bytes = vec![0; slice.bytes as usize];
-            executor.read(slice.buffer, 0, &mut bytes)?;
-            found.push(bytes);
-        }
-        Ok(found)
+        Ok(())
     }
 
     /// Runs it on both executors; how they differ, if they do by more than two orders of summation
@@ -183,6 +203,15 @@ impl Probe {
         })
     }
 
+    /// Whether two runs made the same bits, but for what is of no use any more.
+    #[must_use]
+    pub fn is_same(&self, found: &[Vec<u8>], other: &[Vec<u8>]) -> bool {
+        let pairs = self.outputs().zip(found.iter().zip(other));
+        let mut counting =
+            pairs.filter(|((binding, _), _)| Kind::of(self.dispatch(), *binding) != Kind::Scratch);
+        counting.all(|(_, (found, other))| found == other)
+    }
+
     /// Bindings that are written, and what they hold before.
     fn outputs(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let written = |(_, access): &(usize, &Access)| **access == Access::Write;
@@ -192,6 +221,17 @@ impl Probe {
             (at, &self.contents[index][..])
         })
     }
+}
+
+/// Floats between -1 and 1, from a fixed sequence.
+pub fn floats() -> impl Iterator<Item = f32> {
+    let mut state = 0x2545_f491_u32;
+    std::iter::repeat_with(move || {
+        state ^= state << 13; // xorshift32
+        state ^= state >> 17;
+        state ^= state << 5;
+        (f64::from(state) / f64::from(u32::MAX) * 2.0 - 1.0) as f32
+    })
 }
 
 /// The pieces of a slice, one behind the other, without what is beyond `limit` bytes of its buffer.

@@ -10,7 +10,7 @@ mod key;
 mod shrink;
 mod values;
 
-pub use contents::Probe;
+pub use contents::{Probe, floats};
 pub use key::{Key, forget, read, write};
 pub use shrink::TABLE_ROWS;
 pub use values::Difference;

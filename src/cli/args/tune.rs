@@ -9,8 +9,9 @@ use crate::config;
 const TUNE_AFTER_HELP: &str = "\
 hobd measures by itself while nobody waits for it; this does it at once, and shows what came of it.
 A shape is rows of a lane x tokens of a tile / rows of lanes that share a sum; behind \"matrix\",
-\"half\" or \"bytes\", those of a tile of such numbers. One that computes other than the reference is
-never used; one that gives other bits than the default, by \"fastest\" alone.
+\"half\" or \"bytes\", those of a tile of such numbers. Of attention it is query heads x tokens of a
+workgroup, 1024 positions deep. One that computes other than the reference is never used; one that
+gives other bits than the default, by \"fastest\" alone.
 
 Examples:
   hob tune --model model.gguf
