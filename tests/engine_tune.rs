@@ -89,8 +89,9 @@ fn products(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
 /// Attention of single tokens, then of prompts: verdicts of the tiles, and the one chosen.
 fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
     [true, false].map(|single| {
-        let is_it = |work: &&TunedWork| {
-            matches!(work.size, WorkSize::Attention { one_token_each, .. } if one_token_each == single)
+        let is_it = |work: &&TunedWork| match work.size {
+            WorkSize::Attention { one_token_each, .. } => one_token_each == single,
+            WorkSize::Product { .. } => false,
         };
         let work = works.iter().find(is_it).expect("it is measured");
         let tiles: Vec<(Tile, &Verdict)> = (work.shapes.iter())

@@ -242,8 +242,8 @@ impl Tuner {
     }
 
     /// Takes a step: lists the works, or begins one, or measures one shape of it. How far it is;
-    /// `None` once all is measured. Nothing else runs on the device meanwhile. What there is no room
-    /// for is left for another time.
+    /// `None` once all is measured. Nothing else runs on the device meanwhile. What there is no
+    /// room for is left for another time.
     ///
     /// # Errors
     /// [`DeviceError`].
