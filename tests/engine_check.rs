@@ -3,6 +3,8 @@
 
 #[path = "common/faults.rs"]
 mod faults;
+#[path = "common/posing.rs"]
+mod posing;
 #[path = "common/random.rs"]
 mod random;
 #[path = "common/streams.rs"]
@@ -14,11 +16,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use faults::{Call, Plan};
+use hob::config::Numerics;
 use hob::engine::{
     self, CheckOptions, CheckWhen, EngineHandle, EngineOptions, EngineThread, OpenError, Opened,
+    TuneOptions,
 };
-use hob::gpu::DeviceError;
+use hob::gpu::{DeviceError, MatrixUnits};
+use hob::kernels::matmul::Tier;
 use hob::reference::ReferenceExecutor;
+use posing::Posing;
 use streams::{Failure, join, play, status};
 
 fn options(when: CheckWhen, folder: Option<&Path>) -> EngineOptions {
@@ -161,5 +167,40 @@ fn attention_is_checked_also_where_its_past_is_split() -> Result<(), Failure> {
     assert!(!of_short.is_empty() && !of_short.contains(&true), "{of_short:?}");
     let of_deep = passed(&deep)?;
     assert!(of_deep.contains(&true), "{of_deep:?}");
+    Ok(())
+}
+
+#[test]
+fn prompts_attend_by_matrix_units_unless_these_compute_wrongly() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let tune = TuneOptions {
+        reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
+        numerics: Numerics::Fastest,
+        folder: None,
+        measure: false,
+        quiet: Duration::ZERO,
+    };
+    let options = EngineOptions { tune: Some(tune), ..options(CheckWhen::Always, None) };
+    let units = MatrixUnits { m: 16, n: 16, k: 16, subgroup: 32 };
+    for wrong in [None, Some("attention_tiled")] {
+        let plan = Plan::default();
+        wrong.iter().for_each(|kernel| plan.set_wrong(kernel));
+        let opener = plan.clone();
+        let open = Box::new(move || {
+            let mut gpu = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(32)), Tier::Matrix);
+            gpu.capabilities.matrix_units = Some(units);
+            opener.open(gpu)
+        });
+        let opened = engine::open_with(open, &model, &options, &mut |_, _| {})?;
+        let (engine, thread) = engine::start(opened, &options)?;
+        plan.take_ran();
+        play(&engine)?;
+        assert_eq!(plan.take_ran().contains("attention_tiled"), wrong.is_none());
+        let faults = status(&engine)?.kernel_faults;
+        let names: Vec<&str> = faults.iter().map(|fault| fault.kernel.as_str()).collect();
+        assert_eq!(names, wrong.as_slice());
+        join(engine, thread)?;
+    }
     Ok(())
 }

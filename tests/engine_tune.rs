@@ -137,7 +137,8 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
     assert_eq!((single[0].0, one), (tile(3, 1), tile(1, 1)));
     assert_eq!((prompts[0].0, many, prompts.len()), (tile(3, 2), tile(1, 4), 7));
     assert!(prompts.iter().chain(&single).all(|(_, verdict)| **verdict == Verdict::Right));
-    assert_eq!(runner.model().tile_tokens(false), 4, "batches are cut so");
+    let shape = runner.model().attention_shape(false, 32, 32);
+    assert_eq!(shape.tile_tokens, 4, "batches are cut so");
     plan.take_ran();
     runner.try_out()?;
     let ran = plan.take_ran();

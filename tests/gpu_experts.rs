@@ -6,13 +6,16 @@ mod common;
 mod device;
 #[path = "common/posing.rs"]
 mod posing;
+#[path = "common/recorded.rs"]
+mod recorded;
 
 use common::{Driven, Sizes, check_golden, log_softmax, mixture};
 use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
 use hob::reference::ReferenceExecutor;
-use posing::{Posing, products_of};
+use posing::Posing;
+use recorded::products_of;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;

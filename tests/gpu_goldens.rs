@@ -6,6 +6,8 @@ mod common;
 mod device;
 #[path = "common/posing.rs"]
 mod posing;
+#[path = "common/recorded.rs"]
+mod recorded;
 
 use std::path::Path;
 
@@ -13,7 +15,8 @@ use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
 use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
-use posing::{Posing, products_of};
+use posing::Posing;
+use recorded::{attention_of, products_of};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
@@ -93,6 +96,14 @@ fn check_narrow(path: &Path, tier: Tier) -> f32 {
     let mut model = Driven::load_narrow(Box::new(executor), path, sizes);
     let [plain, _] = products_of(&model, tier, 64);
     assert!(plain >= 4, "{plain} products by tier {}", tier.name());
+    let tiled = attention_of(&model, 64, false) == "attention_tiled";
+    assert_eq!(
+        tiled,
+        tier == Tier::Matrix,
+        "a prompt attends by matrix units where there are such"
+    );
+    assert_ne!(attention_of(&model, 15, false), "attention_tiled", "too few tokens");
+    assert_ne!(attention_of(&model, 64, true), "attention_tiled", "tokens of 64 sessions");
     let goldens = goldens(&path.with_extension("golden.json"));
     let worst = check_golden(&mut model, &goldens[0], TOLERANCE_NARROW, 64);
     drop(model);

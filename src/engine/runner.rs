@@ -323,17 +323,16 @@ impl Runner {
     /// What the recording for a batch without adapters depends on.
     pub(super) fn shape_of(&self, batch: &Batch, encoded: bool) -> BatchShape {
         let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
-        let tile_tokens = self.model.tile_tokens(one_token_each);
         assert!(batch.token_count() > 0, "a batch has tokens");
         let end = |span: &TokenSpan| span.position as usize + span.tokens.len();
         let keys = batch.spans.iter().map(end).max().unwrap_or(0);
+        let attention = self.model.attention_shape(one_token_each, batch.token_count(), keys);
         BatchShape {
             tokens: batch.token_count() as u32,
-            tiles: batch.tiles(tile_tokens).len() as u32,
-            tile_tokens,
+            tiles: batch.tiles(attention.tile_tokens).len() as u32,
+            attention,
             logit_rows: batch.logit_count() as u32,
             encoded,
-            splits: self.model.splits(one_token_each, batch.token_count(), keys),
             adapters: 0,
             choosing: Choosing::Host,
             turn: 0,
@@ -347,7 +346,7 @@ impl Runner {
         shape: BatchShape,
     ) -> Result<(), DeviceError> {
         let inputs = self.model.inputs(shape.turn);
-        let (steps, tiles) = (batch.steps(), batch.tiles(shape.tile_tokens));
+        let (steps, tiles) = (batch.steps(), batch.tiles(shape.attention.tile_tokens));
         self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
         self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
         self.upload(inputs.rows, bytemuck::cast_slice(&batch.logit_rows()))

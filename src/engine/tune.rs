@@ -306,10 +306,9 @@ impl Tuner {
             let shape = BatchShape {
                 tokens,
                 tiles: tokens,
-                tile_tokens: 1,
+                attention: runner.model().attention_shape(true, tokens as usize, 1),
                 logit_rows,
                 encoded: false,
-                splits: 1,
                 adapters: 0,
                 choosing: Choosing::Host,
                 turn: 0,

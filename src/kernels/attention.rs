@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::attention_tiled::{self, Cut};
 use super::tuned::{self, Tile};
 use super::{PageLayout, by_subgroups, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
@@ -35,6 +36,8 @@ pub struct Shape {
     /// Workgroups that share the positions of a tile, [`SPLIT_TOKENS`] each; 1 where a workgroup
     /// takes them all. The sums have one order either way.
     pub splits: u32,
+    /// How matrix units take a tile; `None` where lanes compute, in f32.
+    pub matrix: Option<Cut>,
 }
 
 /// Positions that have a softmax of their own, before what they give is joined: `SPLIT` of the
@@ -76,7 +79,7 @@ impl Shape {
         let parts = group.div_ceil(rows_max);
         let heads = group.div_ceil(parts);
         let tile_tokens = if one_token_each { 1 } else { (rows_max / heads).max(1) };
-        Self { tile_tokens, heads, splits: 1 }
+        Self { tile_tokens, heads, splits: 1, matrix: None }
     }
 
     /// Bytes of what the splits of `tiles` tiles give, whatever the pages hold.
@@ -128,6 +131,21 @@ pub struct Attention {
     pub partials: Option<Partials>,
 }
 
+impl Attention {
+    pub(super) fn params(&self, shape: Shape) -> Params {
+        Params {
+            addresses: [[0; 2]; 2],
+            heads: self.heads,
+            kv_heads: self.layout.kv_heads,
+            head_parts: (self.heads / self.layout.kv_heads).div_ceil(shape.heads),
+            table_stride: self.table_stride,
+            window: self.window,
+            scale: self.scale,
+            soft_cap: self.soft_cap,
+        }
+    }
+}
+
 /// Appends the dispatch for `tiles` tiles of at most `shape.tile_tokens` tokens.
 pub fn record(
     recording: &mut Recording,
@@ -136,18 +154,12 @@ pub fn record(
     shape: Shape,
     tiles: u32,
 ) {
-    let head_parts = (args.heads / args.layout.kv_heads).div_ceil(shape.heads);
+    if let Some(cut) = shape.matrix {
+        recording.dispatch(attention_tiled::dispatch(caps, args, (shape, cut), tiles));
+        return;
+    }
     let together = args.layout.key_words == 1;
-    let params = Params {
-        addresses: [[0; 2]; 2],
-        heads: args.heads,
-        kv_heads: args.layout.kv_heads,
-        head_parts,
-        table_stride: args.table_stride,
-        window: args.window,
-        scale: args.scale,
-        soft_cap: args.soft_cap,
-    };
+    let params = args.params(shape);
     let spec = vec![
         caps.lanes,
         1,
@@ -179,6 +191,6 @@ pub fn record(
         ],
         push: bytemuck::bytes_of(&params).to_vec(),
         pointers: if together { 2 } else { 0 },
-        groups: [tiles, args.layout.kv_heads * head_parts, shape.splits],
+        groups: [tiles, args.layout.kv_heads * params.head_parts, shape.splits],
     });
 }

@@ -2,6 +2,7 @@
 //! recording; nothing here runs anything.
 
 pub mod attention;
+pub mod attention_tiled;
 pub mod embed;
 pub mod fma_peak;
 pub mod gather_rows;

@@ -7,6 +7,7 @@ use super::scratch::Inputs;
 use super::updates::Update;
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
+use crate::kernels::attention_tiled;
 use crate::kernels::layer_norm::{self, LayerNorm};
 use crate::kernels::matmul::{self, Epilogue, Matmul};
 use crate::kernels::penalise::{self, Penalise};
@@ -23,14 +24,12 @@ pub struct BatchShape {
     pub tokens: u32,
     /// Tiles of neighbouring tokens of one session.
     pub tiles: u32,
-    /// Most tokens of a tile.
-    pub tile_tokens: u32,
+    /// How attention takes them.
+    pub attention: attention::Shape,
     /// Tokens whose logits are wanted.
     pub logit_rows: u32,
     /// Whether [`super::Inputs::encoded`] is wanted.
     pub encoded: bool,
-    /// Workgroups that share the positions a token attends to.
-    pub splits: u32,
     /// Adapters that a token of the batch uses, by the bits of their numbers.
     pub adapters: u32,
     /// What becomes of the logits.
@@ -52,29 +51,30 @@ pub enum Choosing {
 }
 
 impl Model {
-    /// How many neighbouring tokens of a session make an attention tile.
+    /// How the attention of a batch of so many tokens is cut, whose longest session has `keys`
+    /// positions. Prompts go to matrix units where narrower numbers are wanted. Of tokens alone,
+    /// each has as many splits as there are, up to a power of two for the sake of few recordings,
+    /// unless the results of splits have no room.
     #[must_use]
-    pub fn tile_tokens(&self, one_token_each: bool) -> u32 {
-        self.attention_shape(one_token_each).tile_tokens
-    }
-
-    /// Among how many workgroups a batch's attention had better be split, where its longest session
-    /// has `keys` positions: as many as there are splits, up to a power of two for the sake of few
-    /// recordings, or 1 where prompts are in the batch or the results of splits had no room.
-    #[must_use]
-    pub fn splits(&self, one_token_each: bool, tokens: usize, keys: usize) -> u32 {
+    pub fn attention_shape(
+        &self,
+        one_token_each: bool,
+        tokens: usize,
+        keys: usize,
+    ) -> attention::Shape {
+        let (caps, hyper) = (&self.capabilities, &self.hyper);
+        let (head_dim, group) = (hyper.head_dim, hyper.heads / hyper.kv_heads);
+        let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
+        if !one_token_each {
+            let narrow = self.scratch.narrow.is_some() && tokens >= attention_tiled::TOKENS_MIN;
+            let tiled = narrow.then(|| attention_tiled::choose(caps, head_dim, group));
+            return tiled.flatten().unwrap_or(shape);
+        }
         let splits = keys.div_ceil(attention::SPLIT_TOKENS as usize).next_power_of_two() as u32;
-        let shape = attention::Shape { splits, ..self.attention_shape(true) };
-        let hyper = &self.hyper;
-        let heads = (hyper.heads, hyper.kv_heads, hyper.head_dim);
-        let bytes = shape.partial_bytes(&self.capabilities, heads, tokens as u64);
-        let fits = bytes <= self.scratch.partials.sums.bytes;
-        if one_token_each && fits { splits } else { 1 }
-    }
-
-    fn attention_shape(&self, one_token_each: bool) -> attention::Shape {
-        let group = self.hyper.heads / self.hyper.kv_heads;
-        attention::Shape::choose(&self.capabilities, self.hyper.head_dim, group, one_token_each)
+        let split = attention::Shape { splits, ..shape };
+        let heads = (hyper.heads, hyper.kv_heads, head_dim);
+        let bytes = split.partial_bytes(caps, heads, tokens as u64);
+        if bytes <= self.scratch.partials.sums.bytes { split } else { shape }
     }
 
     /// Records a step of the given shape over the pages of `kv`.
@@ -95,7 +95,7 @@ impl Model {
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
         let step = Step { model: self, kv, shape, narrow };
-        if shape.splits > 1 {
+        if shape.attention.splits > 1 {
             recording.zero(self.scratch.partials.done);
         }
         step.embed(&mut recording);
@@ -343,12 +343,8 @@ impl Step<'_> {
             y: scratch.attended,
             partials: Some(scratch.partials),
         };
-        let shape = attention::Shape {
-            tile_tokens: self.shape.tile_tokens,
-            splits: self.shape.splits,
-            ..self.model.attention_shape(self.shape.tile_tokens == 1)
-        };
-        attention::record(recording, caps, &attend, shape, self.shape.tiles);
+        let (shape, tiles) = (self.shape.attention, self.shape.tiles);
+        attention::record(recording, caps, &attend, shape, tiles);
     }
 
     /// What the layers, and the last norm where there is one, make of every token, on its way back

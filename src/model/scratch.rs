@@ -21,7 +21,8 @@ pub struct Limits {
     pub kv_bytes: u64,
     /// Bytes of the adapters that will be added to it.
     pub adapter_bytes: u64,
-    /// Whether products may be made of narrower numbers than f32 (`numerics = "fastest"`).
+    /// Whether products, and attention of prompts, may be made of narrower numbers than f32
+    /// (`numerics = "fastest"`).
     pub narrow_products: bool,
 }
 

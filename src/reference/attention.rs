@@ -9,13 +9,26 @@ use crate::kernels::attention::Params;
 use crate::kernels::{KvFormat, PageLayout};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
-    let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [kv, q, steps, tiles, tables, _, y, ..] = dispatch.bindings[..] else {
-        panic!("attention has nine bindings")
-    };
     let [_, _, _, head_dim, format, key_words, _, _, causal, _] = dispatch.spec[..] else {
         panic!("attention has ten constants")
     };
+    run_with(dispatch, memory, (head_dim, format, key_words), causal == 1, |value| value);
+}
+
+/// The same with `rounded` q, keys and values. `pages`: dimensions of a head, format, words of a
+/// key that are side by side.
+pub(super) fn run_with(
+    dispatch: &Dispatch,
+    memory: &mut Memory,
+    pages: (u32, u32, u32),
+    causal: bool,
+    rounded: fn(f32) -> f32,
+) {
+    let p: Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let [kv, q, steps, tiles, tables, _, y, ..] = dispatch.bindings[..] else {
+        panic!("attention has seven bindings or more")
+    };
+    let (head_dim, format, key_words) = pages;
     let (dim, heads) = (head_dim as usize, p.heads as usize);
     let format = KvFormat::of_code(format);
     let layout = PageLayout { kv_heads: p.kv_heads, head_dim, format, key_words };
@@ -35,11 +48,12 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
                         let [_, position, table, _] = memory.words(steps)[4 * *token..][..4] else {
                             panic!("four words a step")
                         };
-                        let last = if causal == 1 { position } else { tokens[token] - 1 };
+                        let last = if causal { position } else { tokens[token] - 1 };
                         let pages = &memory.words(tables)[(table * p.table_stride) as usize..];
-                        let context =
-                            Context { p: &p, layout: &layout, words: memory.words(kv), pages };
+                        let words = memory.words(kv);
+                        let context = Context { p: &p, layout: &layout, words, pages, rounded };
                         let q = &memory.floats(q)[*token * heads * dim..][..heads * dim];
+                        let q: Vec<f32> = q.iter().copied().map(rounded).collect();
                         for (head, (q, out)) in
                             q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate()
                         {
@@ -57,6 +71,7 @@ struct Context<'a> {
     layout: &'a PageLayout,
     words: &'a [u32],
     pages: &'a [u32],
+    rounded: fn(f32) -> f32,
 }
 
 impl Context<'_> {
@@ -70,6 +85,7 @@ impl Context<'_> {
         let load = |at: u32, value: bool, row: &mut [f32]| {
             let page = self.pages[(at / PageLayout::TOKENS) as usize];
             self.layout.load(self.words, page, at % PageLayout::TOKENS, kv_head, value, row);
+            row.iter_mut().for_each(|value| *value = (self.rounded)(*value));
         };
         let mut scores: Vec<f32> = (first..=position)
             .map(|at| {

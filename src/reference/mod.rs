@@ -4,6 +4,7 @@
 //! other, and is what kernels are held against. It knows a kernel by the stem of its shader's name.
 
 mod attention;
+mod attention_tiled;
 mod embed;
 mod executor;
 mod fma_peak;
@@ -72,6 +73,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("moe_combine") => moe_combine::run(dispatch, memory),
         Some("embed") => embed::run(dispatch, memory),
         Some("qkv_post") => qkv_post::run(dispatch, memory),
+        Some("attention") if name.contains("_tiled") => attention_tiled::run(dispatch, memory),
         Some("attention") => attention::run(dispatch, memory),
         Some("rms_norm") => rms_norm::run(dispatch, memory),
         Some("layer_norm") => layer_norm::run(dispatch, memory),

@@ -1,12 +1,8 @@
 //! An executor that says other things of its device than are so.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
-use hob::gpu::{Capabilities, Command, DeviceType, Executor};
+use hob::gpu::{Capabilities, DeviceType, Executor};
 use hob::kernels::matmul::Tier;
-use hob::kernels::matmul_experts::Params;
-use hob::model::{BatchShape, Choosing};
-
-use crate::common::Driven;
 
 /// `inner`, which has others believe that its capabilities are `capabilities`.
 pub struct Posing {
@@ -28,30 +24,6 @@ impl Posing {
         }
         Self { inner, capabilities }
     }
-}
-
-/// How many products of a step of `tokens` tokens are of a tier: plain ones, and with experts.
-pub fn products_of(model: &Driven, tier: Tier, tokens: u32) -> [usize; 2] {
-    let shape = BatchShape {
-        tokens,
-        tiles: tokens,
-        tile_tokens: 1,
-        logit_rows: 0,
-        encoded: false,
-        splits: 1,
-        adapters: 0,
-        choosing: Choosing::Host,
-        turn: 0,
-    };
-    let recording = model.runner.model().record_forward(model.runner.kv(), shape);
-    let mut counts = [0; 2];
-    for command in &recording.commands {
-        let Command::Dispatch(dispatch) = command else { continue };
-        if dispatch.kernel.name.ends_with(tier.name()) && !dispatch.kernel.name.contains("narrow") {
-            counts[usize::from(Params::of(dispatch).has_experts())] += 1;
-        }
-    }
-    counts
 }
 
 impl Executor for Posing {

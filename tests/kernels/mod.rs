@@ -2,6 +2,7 @@
 //! them on both executors and compares what they leave behind.
 
 mod attention;
+mod attention_tiled;
 mod embed;
 mod fma_peak;
 mod gather_rows;

@@ -12,7 +12,8 @@ use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{
-    KvFormat, PackedMatrix, PageLayout, embed, gather_rows, matmul_tiled, maxima, moe_lists, sample,
+    KvFormat, PackedMatrix, PageLayout, attention_tiled, embed, gather_rows, matmul_tiled, maxima,
+    moe_lists, sample,
 };
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
@@ -201,9 +202,13 @@ fn of_heads(
         };
         qkv_post::record(recording, caps, &post, 1);
     }
-    for one_token_each in [false, true] {
-        let shape = attention::Shape::choose(caps, head_dim, heads / kv_heads, one_token_each);
-        let shape = attention::Shape { splits: if one_token_each { 4 } else { 1 }, ..shape };
+    let group = heads / kv_heads;
+    let of_lanes = [(false, 1), (true, 4)].map(|(one_token_each, splits)| {
+        let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
+        attention::Shape { splits, ..shape }
+    });
+    let of_units = attention_tiled::choose(caps, head_dim, group);
+    for shape in of_lanes.into_iter().chain(of_units) {
         let attend = Attention {
             heads,
             layout,
