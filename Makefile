@@ -22,7 +22,7 @@ UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.sock
 .PHONY: help deps build demo test check soak bench shader-stats models drivers install uninstall
 
 help: ## Print this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 deps: ## Install by apt what is missing to build and run hob
 	@tests/make/deps.sh demo

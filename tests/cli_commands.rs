@@ -19,7 +19,7 @@ fn status_for_people_and_for_programs() {
     let text = stdout(&output).replace(&socket, "SOCKET");
     insta::assert_snapshot!(text, @"
     hobd 0.1.0 (process 4242) on SOCKET
-    model        Tiny (llama, 134,515,008 parameters, Q4_1, 93.46 MiB)
+    model        Tiny, llama, 134,515,008 parameters, Q4_1, 93.46 MiB
     context      2048 tokens (trained for 8192)
     device       llvmpipe (Mesa 25)
     memory       100.00 MiB of 8.00 GiB
@@ -45,9 +45,9 @@ fn sessions_are_listed_and_closed() {
     let daemon = daemon();
     let output = daemon.hob(&["sessions"]).output().unwrap();
     insta::assert_snapshot!(stdout(&output), @"
-    SESSION  NAME   TOKENS  CONTEXT  CACHE  STATE
-          7  notes     123     2048  host   idle for 61 seconds
-         12  -           0      512  -      busy
+    SESSION  NAME   MODEL  TOKENS  CONTEXT  CACHE  STATE
+          7  notes  tiny      123     2048  host   idle for 61 seconds
+         12  -      -           0      512  -      busy
     ");
     let output = daemon.hob(&["sessions", "--json"]).output().unwrap();
     let sessions: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -59,8 +59,7 @@ fn sessions_are_listed_and_closed() {
     let asked = json!({"session": "notes", "name": "draft", "at": 20});
     assert_eq!(daemon.asked("session.fork"), [asked]);
 
-    assert!(daemon.hob(&["sessions", "close", "notes"]).status().unwrap().success());
-    assert!(daemon.hob(&["sessions", "close", "12"]).status().unwrap().success());
+    assert!(daemon.hob(&["sessions", "close", "notes", "12"]).status().unwrap().success());
     let output = daemon.hob(&["sessions", "close", "missing"]).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), "error: no session missing\n"));
     assert_eq!(

@@ -39,12 +39,17 @@ impl Library for Shelf {
         vec![spec("a"), bee, spec("p"), spec("big"), spec("broken")]
     }
 
+    fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure> {
+        let message = "broken.gguf: not a GGUF file".to_owned();
+        match model.name == "broken" {
+            true => Err(LoadFailure { message, no_room: false }),
+            false => Ok(()),
+        }
+    }
+
     fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure> {
         let failure =
             |message: &str, no_room| Err(LoadFailure { message: message.to_owned(), no_room });
-        if model.name == "broken" {
-            return failure("broken.gguf: not a GGUF file", false);
-        }
         let mut refusals = self.refusals.lock().unwrap();
         if model.name == "big" && *refusals > 0 {
             *refusals -= 1;
@@ -137,17 +142,19 @@ async fn a_model_is_loaded_when_it_is_named_and_its_client_hears_of_it() {
 
 #[tokio::test]
 async fn what_is_not_there_or_cannot_be_loaded_is_told() {
-    let setting = Setting::start(3);
+    let setting = Setting::start(1);
     let mut client = setting.connect();
     let (reply, _) = generate(&mut client, json!("bea")).await;
     assert_eq!(code(&reply), -32030);
     let message = reply["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("no model \"bea\"; there are first, a, b, p, big"), "{message}");
     assert_eq!(reply["error"]["data"]["models"][0], "first");
+    let before = setting.loaded(&mut client).await.len();
     let (reply, _) = generate(&mut client, json!("broken")).await;
     assert_eq!(code(&reply), -32031);
     let message = reply["error"]["message"].as_str().unwrap();
     assert!(message.contains("broken.gguf: not a GGUF file"), "{message}");
+    assert_eq!(setting.loaded(&mut client).await.len(), before, "nobody made way for it");
     assert_eq!(code(&client.call("model.unload", json!({"model": "x"})).await), -32030);
     // All goes on.
     assert_eq!(generate(&mut client, json!("a")).await.0["result"]["text"], "a");

@@ -1,7 +1,7 @@
 //! Finds the daemon, or starts one apart from this terminal and waits until it answers.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Error, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,17 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Has the daemon load a model that is named. A file of this machine is not the daemon's to
-    /// open: whoever may connect must not choose what it reads.
+    /// open, unless it has: whoever may connect must not choose what it reads.
     fn choose(&mut self, model: &Path) -> Result<(), CliError> {
         let name = model.to_str().filter(|name| !name.contains('/') && !name.ends_with(".gguf"));
         let Some(name) = name else {
-            output::note(&format_args!(
-                "hobd runs already, so --model {0} is not used; `hob pull {0} --link` makes it a \
-                 model that it can load",
-                model.display()
-            ));
-            return Ok(());
+            let is_its_own = fs::canonicalize(model)
+                .ok()
+                .is_some_and(|path| self.daemon.file.as_ref().is_some_and(|file| *file == path));
+            return match is_its_own {
+                true => Ok(()),
+                false => Err(CliError::NotItsModel { model: model.to_owned() }),
+            };
         };
         let params = ModelParams { model: Some(name.to_owned()) };
         let loaded: ModelLoadResult = self.client.call(method::MODEL_LOAD, &params)?;
@@ -277,7 +278,7 @@ mod tests {
     fn the_tail_begins_at_this_start() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hobd.log");
-        std::fs::write(&path, "old\n\u{1b}[31merror:\u{1b}[0m one\ntwo\nthree\n").unwrap();
+        fs::write(&path, "old\n\u{1b}[31merror:\u{1b}[0m one\ntwo\nthree\n").unwrap();
         let log = Log { path, start: 4 };
         assert_eq!(log.tail(9), "error: one\ntwo\nthree");
         assert_eq!(log.tail(1), "three");

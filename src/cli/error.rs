@@ -89,6 +89,24 @@ pub enum CliError {
         /// The file.
         path: PathBuf,
     },
+    /// The daemon could not be stopped.
+    #[error("cannot stop hobd (process {pid}): {source}")]
+    Stop {
+        /// Its process.
+        pid: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is named that the running daemon does not have.
+    #[error(
+        "hobd runs already, and not with {0}; `hob pull {0} --link` makes it a model that it can \
+         load by its name, and `hob stop` ends hobd",
+        .model.display()
+    )]
+    NotItsModel {
+        /// The file or folder.
+        model: PathBuf,
+    },
     /// What is to be written over is a folder, a device or the like.
     #[error("{} is no regular file, and stays as it is", .path.display())]
     NotAFile {
@@ -225,7 +243,7 @@ pub enum CliError {
     Folder(#[from] HfError),
     /// The model is in use.
     #[error(
-        "hobd has {name} loaded, so it is kept; have it unloaded (`model.unload`), or stop hobd, first"
+        "hobd has {name} loaded, so it is kept; `hob models unload {name}` takes it off the device"
     )]
     ModelLoaded {
         /// The model.
@@ -314,10 +332,13 @@ impl CliError {
             | Self::NothingToMeasure
             | Self::Exists { .. }
             | Self::NotAFile { .. }
+            | Self::NotItsModel { .. }
             | Self::NotConfirmed { .. } => exit::USAGE,
             Self::Store(
                 StoreError::BadName { .. }
                 | StoreError::BadSource { .. }
+                | StoreError::BadChecksum { .. }
+                | StoreError::IsAdapter { .. }
                 | StoreError::UnknownModel { .. },
             ) => exit::USAGE,
             Self::Store(StoreError::NotAModel { .. } | StoreError::Manifest { .. }) => {

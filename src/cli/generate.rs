@@ -60,10 +60,15 @@ pub(crate) fn stream(
 ) -> Result<GenerateResult, CliError> {
     let params = GenerateParams { stream: Some(true), ..params };
     let mut written = 0;
+    let waiting = output::waiting("waiting for the first word");
     let result = client.generate(&params, interrupts, |token| {
+        if written == 0 {
+            waiting.finish_and_clear();
+        }
         written += token.text.len();
         output.text(&token.text)
     });
+    waiting.finish_and_clear();
     if let Err(error @ CliError::Stdout { .. }) = result {
         return Err(error);
     }

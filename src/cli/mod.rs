@@ -30,6 +30,7 @@ mod run;
 mod sessions;
 mod shader_stats;
 mod status;
+mod stop;
 mod table;
 mod tokenize;
 mod top;
@@ -75,6 +76,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, CliError> {
         Command::Pull(options) => pull::run(options),
         Command::Models(options) => models::list(global, options),
         Command::Rm(options) => models::remove(global, options),
+        Command::Stop => stop::run(global),
         Command::Tokenize(options) => tokenize::tokenize(global, options),
         Command::Detokenize(options) => tokenize::detokenize(global, options),
         Command::Inspect(options) => inspect::run(options),

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::args::{GlobalOptions, ModelsOptions, RmOptions};
+use super::args::{GlobalOptions, ModelsAction, ModelsOptions, RmOptions};
 use super::output::{self, Output, bytes};
 use super::table::{Align, Table};
 use super::{CliError, daemon, exit, paths};
 use crate::model::{FAMILIES, Family};
-use crate::protocol::{ModelEntry, ModelListResult, ModelState, NoParams, method};
+use crate::protocol::{
+    ModelEntry, ModelFacts, ModelListResult, ModelLoadResult, ModelParams, ModelState,
+    ModelUnloadResult, NoParams, method,
+};
 use crate::store::{Entry, Store, StoreError};
 use crate::tensor::DType;
 
@@ -56,8 +59,10 @@ impl<'a> Listed<'a> {
 }
 
 pub(crate) fn list(global: &GlobalOptions, options: &ModelsOptions) -> Result<u8, CliError> {
-    if options.supported {
-        return supported(options.json);
+    match &options.action {
+        Some(action) => return act(global, action),
+        None if options.supported => return supported(options.json),
+        None => {}
     }
     let store = paths::store()?;
     let models = store.models()?;
@@ -74,12 +79,32 @@ pub(crate) fn list(global: &GlobalOptions, options: &ModelsOptions) -> Result<u8
     if let Some(file) = store.default_file() {
         output::note(&format_args!("{} is taken where no model is named", file.display()));
     }
-    if listed.is_empty() {
+    let others: Vec<&ModelEntry> = daemon
+        .iter()
+        .filter(|model| !models.iter().any(|entry| entry.name == model.name))
+        .collect();
+    if listed.is_empty() && others.is_empty() {
         let folder = store.folder().display();
         output::note(&format_args!("no models in {folder}; `hob pull` fetches some"));
         return Ok(exit::DONE);
     }
-    table(&listed).write(&mut output)?;
+    table(&listed, &others).write(&mut output)?;
+    Ok(exit::DONE)
+}
+
+fn act(global: &GlobalOptions, action: &ModelsAction) -> Result<u8, CliError> {
+    let mut client = daemon::connect(global)?.client;
+    let params = |name: &String| ModelParams { model: Some(name.clone()) };
+    match action {
+        ModelsAction::Load { name } => {
+            let loaded: ModelLoadResult = client.call(method::MODEL_LOAD, &params(name))?;
+            output::note(&format_args!("{} is on the device", loaded.name));
+        }
+        ModelsAction::Unload { name } => {
+            let left: ModelUnloadResult = client.call(method::MODEL_UNLOAD, &params(name))?;
+            output::note(&format_args!("{} is off the device", left.name));
+        }
+    }
     Ok(exit::DONE)
 }
 
@@ -94,7 +119,8 @@ fn state(daemon: &[ModelEntry], entry: &Entry) -> Option<ModelState> {
     daemon.iter().find(|model| model.name == entry.name).map(|model| model.state)
 }
 
-fn table(listed: &[Listed<'_>]) -> Table {
+/// The store's models, and those that the daemon has from elsewhere.
+fn table(listed: &[Listed<'_>], others: &[&ModelEntry]) -> Table {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
         ("ALIASES", Align::Left),
@@ -113,15 +139,32 @@ fn table(listed: &[Listed<'_>]) -> Table {
             model.quantization.to_owned(),
             bytes(model.bytes),
             model.context_tokens.to_string(),
-            match model.state {
-                Some(ModelState::Loaded) => "loaded".into(),
-                Some(ModelState::Loading) => "loading".into(),
-                Some(ModelState::Unloaded) | None => "-".into(),
-            },
+            shown(model.state).into(),
             model.path.display().to_string(),
         ]);
     }
+    for model in others {
+        let known = |text: fn(&ModelFacts) -> String| model.facts.as_ref().map_or("-".into(), text);
+        table.row(vec![
+            model.name.clone(),
+            if model.aliases.is_empty() { "-".into() } else { model.aliases.join(", ") },
+            known(|facts| facts.architecture.clone()),
+            known(|facts| facts.quantization.clone()),
+            known(|facts| bytes(facts.weights_bytes)),
+            known(|facts| facts.context_tokens_trained.to_string()),
+            shown(Some(model.state)).into(),
+            "(hobd's own)".into(),
+        ]);
+    }
     table
+}
+
+fn shown(state: Option<ModelState>) -> &'static str {
+    match state {
+        Some(ModelState::Loaded) => "loaded",
+        Some(ModelState::Loading) => "loading",
+        Some(ModelState::Unloaded) | None => "-",
+    }
 }
 
 /// What this build can run.

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -161,6 +162,19 @@ pub(crate) fn load_bar() -> ProgressBar {
     let style = "loading {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
     ProgressBar::new(0)
         .with_style(ProgressStyle::with_template(style).expect("the template is a constant"))
+}
+
+/// Says what is waited for; on standard error, only on a terminal, and not at once.
+pub(crate) fn waiting(what: &'static str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
+    let spinner = ProgressBar::new_spinner()
+        .with_style(style.expect("the template is a constant"))
+        .with_message(what);
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    spinner
 }
 
 #[cfg(test)]

@@ -65,10 +65,12 @@ fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
             let (number, tokens) = (back.session, back.tokens);
             output::note(&format_args!("session {number} has {tokens} tokens"));
         }
-        SessionsAction::Close { session } => {
-            let params = SessionParams { session: find(client, session)? };
-            let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;
-            output::note(&format_args!("closed session {}", closed.session));
+        SessionsAction::Close { sessions } => {
+            for session in sessions {
+                let params = SessionParams { session: find(client, session)? };
+                let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;
+                output::note(&format_args!("closed session {}", closed.session));
+            }
         }
     }
     Ok(())
@@ -87,6 +89,7 @@ fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
     let mut table = Table::new(&[
         ("SESSION", Align::Right),
         ("NAME", Align::Left),
+        ("MODEL", Align::Left),
         ("TOKENS", Align::Right),
         ("CONTEXT", Align::Right),
         ("CACHE", Align::Left),
@@ -97,6 +100,7 @@ fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
         table.row(vec![
             session.session.to_string(),
             session.name.clone().unwrap_or_else(|| "-".into()),
+            session.model.clone().unwrap_or_else(|| "-".into()),
             session.tokens.to_string(),
             session.context_tokens.to_string(),
             place(session.cache).into(),

@@ -34,17 +34,19 @@ pub(crate) fn run(global: &GlobalOptions, options: &StatusOptions) -> Result<u8,
 fn facts(status: &StatusResult) -> Facts {
     let model = &status.model;
     let mut facts = Facts::default();
-    facts.add(
-        "model",
-        format!(
-            "{} ({}, {} parameters, {}, {})",
-            model.name,
-            model.architecture,
-            count(model.parameters),
-            model.quantization,
-            bytes(model.weights_bytes)
-        ),
+    let of_file = format!(
+        "{}, {}, {} parameters, {}, {}",
+        model.name,
+        model.architecture,
+        count(model.parameters),
+        model.quantization,
+        bytes(model.weights_bytes)
     );
+    let name = status.models.first().map_or("", |model| &model.name);
+    facts.add("model", if name.is_empty() { of_file } else { format!("{name} ({of_file})") });
+    if !status.loaded {
+        facts.add("", "not on the device: nobody uses it; the next request loads it");
+    }
     facts.add(
         "context",
         format!("{} tokens (trained for {})", model.context_tokens, model.context_tokens_trained),
@@ -87,9 +89,6 @@ fn facts(status: &StatusResult) -> Facts {
     facts.add("lately", format!("{prefill:.0} prompt tokens and {decode:.1} generated a second"));
     for model in status.models.iter().skip(1) {
         facts.add("also", other_model(model));
-    }
-    if !status.loaded {
-        facts.add("model", "not on the device: nobody uses it; the next request loads it");
     }
     if status.recoveries > 0 {
         facts.add("recoveries", format!("{}: the device was lost", count(status.recoveries)));

@@ -59,8 +59,8 @@ impl Places {
     }
 
     /// Default socket of a daemon: in the service's `RUNTIME_DIRECTORY`, else
-    /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/run/hob/hob.sock` for root and
-    /// `/tmp/hob-UID/hob.sock` for others.
+    /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/tmp/hob-UID/hob.sock`: also for root, whose daemon
+    /// is not the system's.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         if let Some(folder) = &self.runtime_directory {
@@ -72,7 +72,6 @@ impl Places {
     fn user_socket(&self) -> PathBuf {
         match &self.xdg_runtime_dir {
             Some(folder) => folder.join("hob").join(SOCKET_NAME),
-            None if self.uid == 0 => PathBuf::from(SYSTEM_SOCKET),
             None => PathBuf::from(format!("/tmp/hob-{}", self.uid)).join(SOCKET_NAME),
         }
     }
@@ -80,11 +79,7 @@ impl Places {
     /// Sockets that a client tries when none is named: the user's own daemon, then the system's.
     #[must_use]
     pub fn client_sockets(&self) -> Vec<PathBuf> {
-        let mut sockets = vec![self.user_socket()];
-        if sockets[0] != Path::new(SYSTEM_SOCKET) {
-            sockets.push(PathBuf::from(SYSTEM_SOCKET));
-        }
-        sockets
+        vec![self.user_socket(), PathBuf::from(SYSTEM_SOCKET)]
     }
 
     /// Configuration files, the first that exists is used:

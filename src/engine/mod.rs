@@ -39,7 +39,7 @@ pub use adapters::{
 pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
-pub use open::{EngineOptions, OpenError, Opened, open, open_with};
+pub use open::{EngineOptions, OpenError, Opened, look_at, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;

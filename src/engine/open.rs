@@ -237,6 +237,26 @@ pub fn open_with(
     Ok(opened)
 }
 
+/// Looks whether there is a model at `path` that can be loaded, as far as its header says.
+///
+/// # Errors
+/// [`OpenError`], naming the file and what is wrong with it.
+pub fn look_at(path: &Path, options: &EngineOptions) -> Result<(), OpenError> {
+    read(path, options.quantize).map(drop)
+}
+
+fn read(path: &Path, quantize: Option<DType>) -> Result<(GgufFile, HyperParams), OpenError> {
+    let file = hf::open_model(path, quantize)?;
+    let key = "general.type";
+    if file.metadata().opt_str(key)? == Some("adapter") {
+        let found = "\"adapter\": a LoRA adapter, which `hob lora load NAME=PATH` takes".into();
+        let (path, key) = (file.path().to_owned(), key.into());
+        return Err(ModelLoadError::Value { path, key, wanted: "\"model\"".into(), found }.into());
+    }
+    let hyper = read_hyper_params(&file)?;
+    Ok((file, hyper))
+}
+
 fn load(
     executor: Box<dyn Executor>,
     open: Option<&mut OpenExecutor>,
@@ -244,8 +264,7 @@ fn load(
     options: &EngineOptions,
     progress: Progress<'_>,
 ) -> Result<(Opened, ModelSource), OpenError> {
-    let file = hf::open_model(path, options.quantize)?;
-    let hyper = read_hyper_params(&file)?;
+    let (file, hyper) = read(path, options.quantize)?;
     let (tokenizer, chat) = open_text(&file, options)?;
     let sampling = sampling::defaults(file.metadata(), options.sampling)?;
     let vocab = file.tensor("token_embd.weight").map_or(0, |tensor| tensor.rows());
@@ -296,7 +315,7 @@ fn load(
     };
     let info = Arc::new(info);
     let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
-    let made_by = fingerprint::of(path, &source.kv).unwrap_or_else(|error| {
+    let made_by = fingerprint::of(path, options.quantize, &source.kv).unwrap_or_else(|error| {
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())
     });

@@ -176,8 +176,8 @@ impl Worker {
         true
     }
 
-    /// Moves caches on to the disk, or gives them up, as far as the host has no room for them; those
-    /// that are about to be used stay.
+    /// Moves caches on to the disk, or gives them up, as far as the host has no room for them;
+    /// those that are about to be used stay.
     pub(super) fn trim_host(&mut self) {
         while self.sessions.host_bytes() > self.host_cache_bytes {
             let oldest = self.sessions.longest_on_host();

@@ -1,5 +1,7 @@
 //! Results of the methods, and the notification. Clients ignore fields they do not know.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::engine;
@@ -15,6 +17,9 @@ pub struct InitializeResult {
     pub protocol: u32,
     /// The loaded model.
     pub model: ModelFacts,
+    /// Its file or folder, for the daemon's own user and for root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// What the daemon allows.
     pub limits: Limits,
 }

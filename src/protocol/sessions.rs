@@ -224,6 +224,9 @@ pub struct SessionEntry {
     /// Name, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Name of its model; in `session.list` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Context, in tokens.
     pub context_tokens: u32,
     /// Tokens it has, from its prompts and what was generated.
@@ -254,6 +257,7 @@ impl From<engine::SessionInfo> for SessionEntry {
         Self {
             session: session.id.0,
             name: session.name,
+            model: None,
             context_tokens: session.context_tokens,
             tokens: session.tokens,
             cached_tokens: session.cached_tokens,

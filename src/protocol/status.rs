@@ -287,6 +287,13 @@ impl StatusResult {
 
     /// Adds what another model's engine reports to what is of all models.
     pub fn add(&mut self, status: EngineStatus) {
+        if self.device.is_empty() {
+            (self.device, self.driver) = (status.device, status.driver);
+            self.kv_dtype = status.kv_dtype;
+            self.device_budget_bytes = status.device_budget_bytes;
+            self.device_reserve_bytes = status.device_reserve_bytes;
+        }
+        self.device_bytes += status.device_bytes;
         self.sessions += status.sessions as u64;
         self.running += status.running as u64;
         self.queued += status.queued as u64;

@@ -238,6 +238,7 @@ fn initialize(
         server: server_info(),
         protocol: PROTOCOL_VERSION,
         model: ModelFacts::from(&**model),
+        file: connection.shared.models.default_path().filter(|_| connection.is_operator()),
         limits: Limits {
             frame_bytes_max: options.frame_bytes_max as u64,
             connections_max: options.connections_max,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -36,6 +37,8 @@ pub struct ModelSpec {
     pub pinned: bool,
     /// Size of its files; 0 where that is not known.
     pub bytes: u64,
+    /// Its file or folder; empty where that is not known.
+    pub path: PathBuf,
 }
 
 impl ModelSpec {
@@ -48,6 +51,12 @@ impl ModelSpec {
 pub trait Library: Debug + Send + Sync + 'static {
     /// The models there are now.
     fn models(&self) -> Vec<ModelSpec>;
+
+    /// Looks whether a model can be loaded, before others make way for it.
+    ///
+    /// # Errors
+    /// The file is at fault.
+    fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure>;
 
     /// Loads a model and starts its engine.
     ///
@@ -143,6 +152,13 @@ impl Models {
     pub(super) fn default_engine(&self) -> EngineHandle {
         let slots = self.slots();
         slots.get(&self.0.default).expect("the default is never taken out").engine.clone()
+    }
+
+    /// The default's file or folder, where that is known.
+    pub(super) fn default_path(&self) -> Option<PathBuf> {
+        let slots = self.slots();
+        let path = &slots.get(&self.0.default)?.spec.path;
+        (!path.as_os_str().is_empty()).then(|| path.clone())
     }
 
     /// Loads what is pinned, or warns that it cannot be loaded.
@@ -319,6 +335,7 @@ impl Models {
 
     /// Puts a model on the device, at the cost of others.
     async fn load(&self, spec: &ModelSpec) -> Result<InUse, ErrorObject> {
+        self.look_at(spec).await?;
         self.make_room(spec).await?;
         loop {
             let started = Instant::now();
@@ -331,10 +348,21 @@ impl Models {
                 Err(failure) => failure,
             };
             if !failure.no_room || !self.evict(&spec.name).await {
-                let message = format!("the model {:?} cannot be loaded: {failure}", spec.name);
-                return Err(ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message));
+                return Err(cannot_be_loaded(&spec.name, &failure));
             }
         }
+    }
+
+    /// Refuses a model that no engine has and that cannot be loaded.
+    async fn look_at(&self, spec: &ModelSpec) -> Result<(), ErrorObject> {
+        if self.slots().contains_key(&spec.name) {
+            return Ok(());
+        }
+        let library = self.0.library.clone().ok_or_else(engine_stopped)?;
+        let wanted = spec.clone();
+        let looked = spawn_blocking(move || library.look_at(&wanted)).await;
+        let looked = looked.unwrap_or_else(|_| Ok(())); // it will fail again, and say more
+        looked.map_err(|failure| cannot_be_loaded(&spec.name, &failure))
     }
 
     async fn try_to_load(&self, spec: &ModelSpec) -> Result<Result<(), LoadFailure>, ErrorObject> {
@@ -438,4 +466,9 @@ impl Slot {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cannot_be_loaded(name: &str, failure: &LoadFailure) -> ErrorObject {
+    let message = format!("the model {name:?} cannot be loaded: {failure}");
+    ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message)
 }

@@ -116,7 +116,9 @@ async fn sessions(
 pub(super) async fn list(connection: &Connection) -> Result<SessionListResult, ErrorObject> {
     let mut all: Vec<SessionEntry> = Vec::new();
     for model in connection.shared.models.known() {
-        all.extend(sessions(connection, &model).await?.into_iter().map(SessionEntry::from));
+        let entry =
+            |info| SessionEntry { model: Some(model.name.clone()), ..SessionEntry::from(info) };
+        all.extend(sessions(connection, &model).await?.into_iter().map(entry));
     }
     all.sort_by_key(|entry| entry.session);
     Ok(SessionListResult { sessions: all })

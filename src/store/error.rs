@@ -66,6 +66,20 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A checksum that is none, or is of no use.
+    #[error("--sha256 {text:?}: {reason}")]
+    BadChecksum {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A LoRA adapter in the place of a model.
+    #[error("{from} is a LoRA adapter, and no model: `hob lora load NAME=PATH` takes it")]
+    IsAdapter {
+        /// Where it is from.
+        from: String,
+    },
     /// The hub's repository has nothing to pull.
     #[error("{repo} {reason}")]
     NothingToPull {

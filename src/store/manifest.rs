@@ -61,6 +61,9 @@ pub struct Facts {
     pub parameters: u64,
     /// Context it was trained for, where it says.
     pub context_tokens: u64,
+    /// It is no model but an adapter of one; none such is kept.
+    #[serde(skip)]
+    pub is_adapter: bool,
 }
 
 impl Entry {
@@ -99,6 +102,7 @@ impl Facts {
         let mut facts = Self {
             architecture: architecture.to_owned(),
             context_tokens: metadata.opt_u32(&key)?.unwrap_or(0).into(),
+            is_adapter: metadata.opt_str("general.type")? == Some("adapter"),
             ..Self::default()
         };
         let mut by_type: Vec<(&str, u64)> = Vec::new();

@@ -27,6 +27,7 @@ pub use pull::{PullOptions, PullProgress, Pulled, pull};
 pub use source::Source;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -161,7 +162,10 @@ impl Store {
         // Only after the manifest has forgotten it: it never names what is half gone.
         if !entry.is_linked() {
             let folder = self.folder.join(&entry.name);
-            fs::remove_dir_all(&folder).map_err(failed("remove", &folder))?;
+            match fs::remove_dir_all(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // by somebody else
+                removed => removed.map_err(failed("remove", &folder))?,
+            }
         }
         Ok(entry)
     }

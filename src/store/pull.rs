@@ -189,8 +189,11 @@ fn plan(
         Source::File(path) => {
             let path = fs::canonicalize(path).map_err(failed("find", path))?;
             if !path.is_file() {
-                let text = path.display().to_string();
-                return Err(StoreError::BadSource { text, reason: "it is no regular file" });
+                let reason = match path.is_dir() {
+                    true => "a Hugging Face folder is used where it is: `hobd --model FOLDER`",
+                    false => "it is no regular file",
+                };
+                return Err(StoreError::BadSource { text: path.display().to_string(), reason });
             }
             let folder = path.parent().unwrap_or(Path::new("/"));
             let all = Part::all(&file_name(&path));
@@ -230,7 +233,7 @@ fn files_of_url(url: &str) -> Result<Vec<Wanted>, StoreError> {
 /// The plan, its only file to have this checksum.
 fn with_checksum(mut plan: Plan, sha256: Option<&str>) -> Result<Plan, StoreError> {
     let Some(sum) = sha256.map(str::to_ascii_lowercase) else { return Ok(plan) };
-    let wrong = |reason| Err(StoreError::BadSource { text: sum.clone(), reason });
+    let wrong = |reason| Err(StoreError::BadChecksum { text: sum.clone(), reason });
     if sum.len() != SHA256_DIGITS || !sum.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return wrong("a SHA-256 has 64 hexadecimal digits");
     }
@@ -380,7 +383,11 @@ fn read_through(
 fn facts(path: &Path, from: &str) -> Result<Facts, StoreError> {
     let refused =
         |source| StoreError::NotAModel { from: from.to_owned(), source: Box::new(source) };
-    Facts::read(path).map_err(refused)
+    let facts = Facts::read(path).map_err(refused)?;
+    match facts.is_adapter {
+        true => Err(StoreError::IsAdapter { from: from.to_owned() }),
+        false => Ok(facts),
+    }
 }
 
 fn last_part(path: &str) -> &str {

@@ -44,6 +44,7 @@ fn a_copied_model_is_found_by_name_and_alias_and_removed_with_its_files() {
         quantization: "F32".into(),
         parameters: 32,
         context_tokens: 64,
+        is_adapter: false,
     };
     assert_eq!(entry.facts, facts);
     let place = store.folder().join("tiny-f32/Tiny-F32.gguf");

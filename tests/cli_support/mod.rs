@@ -142,7 +142,7 @@ impl Peer {
             }
             "session.create" => json!({"session": 7, "context_tokens": 2048}),
             "session.list" => json!({"sessions": [
-                {"session": 7, "name": "notes", "context_tokens": 2048, "tokens": 123,
+                {"session": 7, "name": "notes", "model": "tiny", "context_tokens": 2048, "tokens": 123,
                  "cached_tokens": 123, "cache": "host", "priority": "normal", "busy": false,
                  "idle_seconds": 61},
                 {"session": 12, "context_tokens": 512, "tokens": 0, "cached_tokens": 0,

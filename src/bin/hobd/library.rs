@@ -119,6 +119,7 @@ impl Library {
             aliases: table.aliases.clone(),
             pinned: table.pinned,
             bytes: bytes(&path),
+            path: fs::canonicalize(&path).unwrap_or_default(),
         };
         Ok(Located::new(spec, path, options))
     }
@@ -137,7 +138,8 @@ impl Library {
             Some(entry) => of_entry(&entry),
             None => ModelSpec { name: name_of(&path), bytes: bytes(&path), ..ModelSpec::default() },
         };
-        Located::new(spec, path, self.options.clone())
+        let whole = fs::canonicalize(&path).unwrap_or_default();
+        Located::new(ModelSpec { path: whole, ..spec }, path, self.options.clone())
     }
 
     fn of_name(&self, name: &str) -> Result<Located, DaemonError> {
@@ -179,6 +181,12 @@ impl server::Library for Library {
         specs
     }
 
+    fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure> {
+        let failure = |message: String| LoadFailure { message, no_room: false };
+        let found = self.of_name(&model.name).map_err(|error| failure(error.to_string()))?;
+        engine::look_at(&found.path, &found.options).map_err(|error| LoadFailure::from(&error))
+    }
+
     fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure> {
         let failure = |message: String| LoadFailure { message, no_room: false };
         let found = self.of_name(&model.name).map_err(|error| failure(error.to_string()))?;
@@ -198,6 +206,7 @@ fn of_entry(entry: &Entry) -> ModelSpec {
         name: entry.name.clone(),
         aliases: entry.aliases.clone(),
         pinned: false,
+        path: PathBuf::new(), // the store may be moved
         bytes: entry.bytes(),
     }
 }

@@ -22,7 +22,7 @@ pub use lora::{LoraAction, LoraOptions};
 pub use model::{
     DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, QuantizeOptions, TokenizeOptions,
 };
-pub use store::{ModelsOptions, PullOptions, RmOptions};
+pub use store::{ModelsAction, ModelsOptions, PullOptions, RmOptions};
 pub use tune::{Numerics, TuneOptions};
 
 const ABOUT: &str = "Run language models on any Vulkan device, through the hobd daemon";
@@ -151,6 +151,8 @@ Examples:
     Models(ModelsOptions),
     /// Remove a model from the store
     Rm(RmOptions),
+    /// End the daemon; it saves its sessions first
+    Stop,
     /// Turn text on stdin into token ids
     Tokenize(TokenizeOptions),
     /// Turn token ids back into text

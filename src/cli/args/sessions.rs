@@ -76,11 +76,11 @@ pub enum SessionsAction {
         #[arg(value_name = "NAME")]
         session: String,
     },
-    /// Close a session and free its cache
+    /// Close sessions and free their caches
     Close {
-        /// Name or number of the session
-        #[arg(value_name = "NAME")]
-        session: String,
+        /// Names or numbers of the sessions
+        #[arg(value_name = "NAME", required = true)]
+        sessions: Vec<String>,
     },
 }
 

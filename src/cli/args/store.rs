@@ -1,6 +1,6 @@
 //! Arguments of the commands that work on the store of models.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 const PULL_AFTER_HELP: &str = "\
 SOURCE is one of
@@ -29,7 +29,8 @@ file default.gguf in the store's folder, the model called `default`, or the only
 Examples:
   hob models
   hob models --json | jq -r '.[].name'
-  hob models --supported";
+  hob models --supported
+  hob models load small                 of a running daemon; `hob models unload small`";
 
 const RM_AFTER_HELP: &str = "\
 The model's files are deleted; those of a linked model stay where they are. A model that hobd has
@@ -64,7 +65,7 @@ pub struct PullOptions {
 
 /// Options of `hob models`.
 #[derive(Debug, Args)]
-#[command(after_help = MODELS_AFTER_HELP)]
+#[command(after_help = MODELS_AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub struct ModelsOptions {
     /// List what this hob can run instead: architectures and tensor types
     #[arg(long)]
@@ -72,6 +73,26 @@ pub struct ModelsOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What to do with one of the daemon's models; nothing lists them all
+    #[command(subcommand)]
+    pub action: Option<ModelsAction>,
+}
+
+/// What `hob models` does with one of the daemon's models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsAction {
+    /// Put a model on the device, where it is ready before it is first asked
+    Load {
+        /// Its name or an alias
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Take a model off the device; its sessions stay
+    Unload {
+        /// Its name or an alias
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
 }
 
 /// Options of `hob rm`.
