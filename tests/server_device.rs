@@ -134,6 +134,7 @@ fn a_folder_is_served_as_the_file_of_its_weights_is() {
     // As its generation_config.json has it, and otherwise built in.
     let sampling = json!({
         "temperature": 0.5, "top_k": 7, "top_p": 0.95, "min_p": 0.125, "repeat_penalty": 1.25,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0,
     });
     assert_eq!(facts["sampling"], sampling);
     assert_eq!(logprobs, answer(&file).1);

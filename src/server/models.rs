@@ -361,7 +361,7 @@ impl Models {
         let library = self.0.library.clone().ok_or_else(engine_stopped)?;
         let wanted = spec.clone();
         let looked = spawn_blocking(move || library.look_at(&wanted)).await;
-        let looked = looked.unwrap_or_else(|_| Ok(())); // it will fail again, and say more
+        let looked = looked.unwrap_or(Ok(())); // it will fail again, and say more
         looked.map_err(|failure| cannot_be_loaded(&spec.name, &failure))
     }
 
