@@ -17,7 +17,7 @@ use crate::kernels::spirv;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Of how kernels are probed: to be raised where what was found before may have been wrong.
-const REVISION: u32 = 2;
+const REVISION: u32 = 3;
 
 /// Whom a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
