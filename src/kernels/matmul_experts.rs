@@ -189,7 +189,8 @@ pub struct MatmulExperts<'a> {
     pub norm: Option<(BufferSlice, f32)>,
     /// What happens to the product.
     pub epilogue: Epilogue,
-    /// Room for a narrower x, [`narrow::bytes`] for all its rows; without it products are in f32.
+    /// Room for a narrower x, [`super::narrow::bytes`] for all its rows; without it products are in
+    /// f32.
     pub narrow: Option<BufferSlice>,
 }
 
