@@ -38,6 +38,19 @@ fn check_config_reads_the_file_and_says_what_is_wrong() {
         let expected = format!("hobd: {name}:2: unknown key \"sockets\"; did you mean \"socket\"?");
         assert!(told(&output).starts_with(&expected), "{}", told(&output));
     }
+    // What it names has to be there.
+    std::fs::write(folder.path().join("empty.gguf"), b"").unwrap();
+    for (text, expected) in [
+        ("model = \"nonesuch\"", "nonesuch"),
+        ("model = \"empty.gguf\"", "empty.gguf"),
+        ("[[model]]\nname = \"x\"", "\"x\""),
+        ("allow_users = [\"nobody-of-this-name\"]", "knows no user \"nobody-of-this-name\""),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = hobd(folder.path(), &["--config", name, "--check-config"]);
+        assert_eq!(output.status.code(), Some(78), "{text}");
+        assert!(told(&output).contains(expected), "{text}: {}", told(&output));
+    }
     let output = hobd(folder.path(), &["--config", "/nonexistent"]);
     assert_eq!(output.status.code(), Some(78));
     let output = hobd(folder.path(), &["--kv-dtype", "f8"]);

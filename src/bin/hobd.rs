@@ -139,8 +139,16 @@ fn main() -> ExitCode {
         }
     };
     if flags.check_config {
-        println!("hobd: the configuration is in order");
-        return ExitCode::SUCCESS;
+        return match check(&config, &places) {
+            Ok(()) => {
+                println!("hobd: the configuration is in order");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::from(error.exit_status())
+            }
+        };
     }
     match serve(&config, &places) {
         Ok(()) => {
@@ -175,6 +183,14 @@ fn prepare(flags: &Flags, places: &Places) -> Result<Config, DaemonError> {
         telemetry::init(level, form)?;
     }
     Ok(config)
+}
+
+/// Looks whether there is what the configuration names: users, models, a chat template.
+fn check(config: &Config, places: &Places) -> Result<(), DaemonError> {
+    Access::resolve(config)?;
+    let options =
+        EngineOptions { quotas: server::quotas(config)?, ..engine_options(config, places) };
+    Library::new(config, places, options).check(config)
 }
 
 fn serve(config: &Config, places: &Places) -> Result<(), DaemonError> {

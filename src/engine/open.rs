@@ -237,12 +237,19 @@ pub fn open_with(
     Ok(opened)
 }
 
-/// Looks whether there is a model at `path` that can be loaded, as far as its header says.
+/// Looks whether there is a model at `path` that can be loaded, as far as its header says, and the
+/// chat template that is to take the place of its own.
 ///
 /// # Errors
 /// [`OpenError`], naming the file and what is wrong with it.
 pub fn look_at(path: &Path, options: &EngineOptions) -> Result<(), OpenError> {
-    read(path, options.quantize).map(drop)
+    read(path, options.quantize)?;
+    let name = &options.chat_template;
+    if !name.is_empty() {
+        let wrong = |error| OpenError::NamedChat { name: name.clone(), error };
+        ChatTemplate::new(&chat_source(name)?, "", "").map_err(wrong)?;
+    }
+    Ok(())
 }
 
 fn read(path: &Path, quantize: Option<DType>) -> Result<(GgufFile, HyperParams), OpenError> {

@@ -68,6 +68,17 @@ impl Library {
         Ok(located)
     }
 
+    /// Looks whether the models that the configuration names can be loaded.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), DaemonError> {
+        let named = (!config.model.as_os_str().is_empty()).then(|| self.configured(&config.model));
+        for model in named.into_iter().chain(self.tables.iter().map(|table| self.of_table(table))) {
+            let Located { path: model, options, .. } = model?;
+            let looked = engine::look_at(&model, &options);
+            looked.map_err(|source| DaemonError::Model { model, source: Box::new(source) })?;
+        }
+        Ok(())
+    }
+
     fn locate_default(&self, config: &Config, places: &Places) -> Result<Located, DaemonError> {
         if !config.model.as_os_str().is_empty() {
             return self.configured(&config.model);
