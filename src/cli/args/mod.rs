@@ -152,6 +152,13 @@ Examples:
     /// Remove a model from the store
     Rm(RmOptions),
     /// End the daemon; it saves its sessions first
+    #[command(after_help = "\
+Waits until the daemon has ended. One that systemd started is also ended by `systemctl stop hobd`;
+its socket starts it again when somebody connects.
+
+Examples:
+  hob stop
+  hob stop --socket /tmp/other.sock && hob run \"Hello\"")]
     Stop,
     /// Turn text on stdin into token ids
     Tokenize(TokenizeOptions),
