@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{Error, ErrorKind, IsTerminal, Read, Seek, SeekFrom};
+use std::io::{Error, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::args::GlobalOptions;
 use super::client::{Client, ClientError};
@@ -205,7 +205,7 @@ struct Spinner(ProgressBar);
 
 impl Spinner {
     fn start() -> Self {
-        Self(spinner())
+        Self(output::spinner("{spinner} starting hobd ({elapsed}): {msg}"))
     }
 
     fn show(&self, log_line: &str) {
@@ -218,17 +218,6 @@ impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
-}
-
-fn spinner() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let spinner = ProgressBar::new_spinner();
-    let style = ProgressStyle::with_template("{spinner} starting hobd ({elapsed}): {msg}");
-    spinner.set_style(style.expect("the template is constant and well formed"));
-    spinner.enable_steady_tick(POLL * 2);
-    spinner
 }
 
 /// The daemon's log, from where this start's part begins.

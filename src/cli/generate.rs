@@ -60,7 +60,7 @@ pub(crate) fn stream(
 ) -> Result<GenerateResult, CliError> {
     let params = GenerateParams { stream: Some(true), ..params };
     let mut written = 0;
-    let waiting = output::waiting("waiting for the first word");
+    let waiting = output::spinner("{spinner} waiting for the first word ({elapsed})");
     let result = client.generate(&params, interrupts, |token| {
         if written == 0 {
             waiting.finish_and_clear();

@@ -134,7 +134,7 @@ fn table(listed: &[Listed<'_>], others: &[&ModelEntry]) -> Table {
     for model in listed {
         table.row(vec![
             model.name.to_owned(),
-            if model.aliases.is_empty() { "-".into() } else { model.aliases.join(", ") },
+            joined(model.aliases),
             model.architecture.to_owned(),
             model.quantization.to_owned(),
             bytes(model.bytes),
@@ -147,7 +147,7 @@ fn table(listed: &[Listed<'_>], others: &[&ModelEntry]) -> Table {
         let known = |text: fn(&ModelFacts) -> String| model.facts.as_ref().map_or("-".into(), text);
         table.row(vec![
             model.name.clone(),
-            if model.aliases.is_empty() { "-".into() } else { model.aliases.join(", ") },
+            joined(&model.aliases),
             known(|facts| facts.architecture.clone()),
             known(|facts| facts.quantization.clone()),
             known(|facts| bytes(facts.weights_bytes)),
@@ -157,6 +157,10 @@ fn table(listed: &[Listed<'_>], others: &[&ModelEntry]) -> Table {
         ]);
     }
     table
+}
+
+fn joined(aliases: &[String]) -> String {
+    if aliases.is_empty() { "-".into() } else { aliases.join(", ") }
 }
 
 fn shown(state: Option<ModelState>) -> &'static str {

@@ -164,16 +164,14 @@ pub(crate) fn load_bar() -> ProgressBar {
         .with_style(ProgressStyle::with_template(style).expect("the template is a constant"))
 }
 
-/// Says what is waited for; on standard error, only on a terminal, and not at once.
-pub(crate) fn waiting(what: &'static str) -> ProgressBar {
+/// What turns while something is waited for; on standard error, and only on a terminal.
+pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
-    let spinner = ProgressBar::new_spinner()
-        .with_style(style.expect("the template is a constant"))
-        .with_message(what);
-    spinner.enable_steady_tick(Duration::from_millis(200));
+    let style = ProgressStyle::with_template(template).expect("the template is a constant");
+    let spinner = ProgressBar::new_spinner().with_style(style);
+    spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
 

@@ -153,8 +153,8 @@ impl Worker {
         let read = if keep { Some(kv.read_pages(executor, &lease, tokens)) } else { None };
         kv.release(lease);
         session.parked = read.transpose()?.map(Parked::Host);
-        if !on_host && !self.park_on_disk(id) {
-            self.sessions.get_mut(id).parked = None;
+        if !on_host {
+            self.leave_host(id);
         }
         let session = self.sessions.get(id);
         self.totals.activity.evictions += 1;
@@ -169,9 +169,7 @@ impl Worker {
         }
         while self.sessions.host_bytes() + bytes > self.host_cache_bytes {
             let Some(oldest) = self.sessions.longest_on_host() else { return false };
-            if !self.park_on_disk(oldest) {
-                self.sessions.get_mut(oldest).parked = None;
-            }
+            self.leave_host(oldest);
         }
         true
     }
@@ -182,9 +180,14 @@ impl Worker {
         while self.sessions.host_bytes() > self.host_cache_bytes {
             let oldest = self.sessions.longest_on_host();
             let Some(oldest) = oldest.filter(|id| !self.sessions.get(*id).busy) else { break };
-            if !self.park_on_disk(oldest) {
-                self.sessions.get_mut(oldest).parked = None;
-            }
+            self.leave_host(oldest);
+        }
+    }
+
+    /// Moves a cache from the host's memory into a file, or gives it up where there is no room.
+    fn leave_host(&mut self, id: SessionId) {
+        if !self.park_on_disk(id) {
+            self.sessions.get_mut(id).parked = None;
         }
     }
 
