@@ -110,7 +110,7 @@ fn default_places_follow_xdg_and_systemd() {
     assert_eq!(bare.config_files()[0], Path::new("/home/ada/.config/hob/hobd.toml"));
     assert_eq!(bare.cache_dir(&Config::default()), Some("/home/ada/.cache/hob".into()));
     let root = Places { uid: 0, ..Places::default() };
-    assert_eq!(root.socket(), Path::new("/tmp/hob-0/hob.sock"), "the system's is the service's");
+    assert_eq!(root.socket(), Path::new("/run/hob-0/hob.sock"), "the system's is the service's");
     let user = Places { xdg_runtime_dir: Some("/run/user/1000".into()), ..bare };
     assert_eq!(user.socket(), Path::new("/run/user/1000/hob/hob.sock"));
     assert_eq!(

@@ -59,8 +59,8 @@ impl Places {
     }
 
     /// Default socket of a daemon: in the service's `RUNTIME_DIRECTORY`, else
-    /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/tmp/hob-UID/hob.sock`: also for root, whose daemon
-    /// is not the system's.
+    /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/run/hob-0/hob.sock` for root, whose own daemon is
+    /// not the system's, and `/tmp/hob-UID/hob.sock` for others.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         if let Some(folder) = &self.runtime_directory {
@@ -72,6 +72,8 @@ impl Places {
     fn user_socket(&self) -> PathBuf {
         match &self.xdg_runtime_dir {
             Some(folder) => folder.join("hob").join(SOCKET_NAME),
+            // Where nobody else can have made the folder before.
+            None if self.uid == 0 => Path::new("/run/hob-0").join(SOCKET_NAME),
             None => PathBuf::from(format!("/tmp/hob-{}", self.uid)).join(SOCKET_NAME),
         }
     }
