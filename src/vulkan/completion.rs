@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ash::vk;
 
@@ -13,10 +14,18 @@ use super::device::Device;
 use super::results::failed;
 use crate::gpu::DeviceError;
 
-/// The signal of all submissions of one queue, which complete in their order.
+/// The signal of all submissions of one kind to a queue, which complete in their order.
 pub(super) struct Completion {
     device: Arc<Device>,
+    queue: vk::Queue,
     kind: Kind,
+}
+
+/// What a submission waits for on the device.
+#[derive(Clone, Copy)]
+pub(super) struct Signal {
+    semaphore: vk::Semaphore,
+    value: u64,
 }
 
 enum Kind {
@@ -31,35 +40,54 @@ enum Kind {
 }
 
 impl Completion {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, DeviceError> {
+    pub(super) fn new(device: &Arc<Device>, queue: vk::Queue) -> Result<Self, DeviceError> {
         let kind = if device.chosen.timeline_semaphore {
             Kind::Timeline(create_timeline(device)?)
         } else {
             Kind::Fences { pending: VecDeque::new(), idle: Vec::new() }
         };
-        Ok(Self { device: Arc::clone(device), kind })
+        Ok(Self { device: Arc::clone(device), queue, kind })
+    }
+
+    /// What a submission to another queue has to wait for so as to come after `ticket`, which was
+    /// submitted; `None` where only the host can wait.
+    pub(super) fn signal(&self, ticket: u64) -> Option<Signal> {
+        match self.kind {
+            Kind::Timeline(semaphore) => Some(Signal { semaphore, value: ticket }),
+            Kind::Fences { .. } => None,
+        }
     }
 
     /// Submits a command buffer, whose completion is then that of `ticket`, one more than the last.
+    /// It begins after the other queue's signal `after`.
     pub(super) fn submit(
         &mut self,
         commands: vk::CommandBuffer,
         ticket: u64,
+        after: Option<Signal>,
     ) -> Result<(), vk::Result> {
-        let device = &self.device;
+        let (device, queue) = (&self.device, self.queue);
         let call = "vkQueueSubmit";
         let commands = [commands];
         let info = vk::SubmitInfo::default().command_buffers(&commands);
         match &mut self.kind {
             Kind::Timeline(semaphore) => {
                 let (value, signals) = ([ticket], [*semaphore]);
-                let mut values =
-                    vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&value);
-                let info = info.signal_semaphores(&signals).push_next(&mut values);
-                // SAFETY: one thread owns the queue; the command buffer allows simultaneous use and
-                // stays alive until the executor has waited for this value.
+                let waits: Vec<_> = after.iter().map(|signal| signal.semaphore).collect();
+                let wait_values: Vec<_> = after.iter().map(|signal| signal.value).collect();
+                let stages = vec![vk::PipelineStageFlags::ALL_COMMANDS; waits.len()];
+                let mut values = vk::TimelineSemaphoreSubmitInfo::default()
+                    .wait_semaphore_values(&wait_values)
+                    .signal_semaphore_values(&value);
+                let info = info
+                    .wait_semaphores(&waits)
+                    .wait_dst_stage_mask(&stages)
+                    .signal_semaphores(&signals)
+                    .push_next(&mut values);
+                // SAFETY: one thread owns the queue; the command buffer is not recorded anew, and
+                // stays alive, until the owner has waited for this value.
                 let submit =
-                    || unsafe { device.raw.queue_submit(device.queue, &[info], vk::Fence::null()) };
+                    || unsafe { device.raw.queue_submit(queue, &[info], vk::Fence::null()) };
                 device.call(call, submit)
             }
             Kind::Fences { pending, idle } => {
@@ -68,7 +96,7 @@ impl Completion {
                     None => create_fence(device)?,
                 };
                 // SAFETY: as above; the fence is in no other submission and not signalled.
-                let submit = || unsafe { device.raw.queue_submit(device.queue, &[info], fence) };
+                let submit = || unsafe { device.raw.queue_submit(queue, &[info], fence) };
                 let submitted = device.call(call, submit);
                 match submitted {
                     Ok(()) => pending.push_back((ticket, fence)),
@@ -79,8 +107,13 @@ impl Completion {
         }
     }
 
-    /// Waits until `ticket`, which was submitted, is complete; for at most `limit_ns`.
-    pub(super) fn wait(&mut self, ticket: u64, limit_ns: u64) -> Result<(), vk::Result> {
+    /// Waits until `ticket`, which was submitted, is complete. An error has the call that gave it.
+    pub(super) fn wait(
+        &mut self,
+        ticket: u64,
+        timeout: Duration,
+    ) -> Result<(), (&'static str, vk::Result)> {
+        let limit_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let device = &self.device;
         match &mut self.kind {
             Kind::Timeline(semaphore) => {
@@ -88,7 +121,8 @@ impl Completion {
                 let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
                 // SAFETY: the semaphore is alive and the value has been submitted.
                 let wait = || unsafe { device.raw.wait_semaphores(&info, limit_ns) };
-                device.call("vkWaitSemaphores", wait)
+                let call = "vkWaitSemaphores";
+                device.call(call, wait).map_err(|result| (call, result))
             }
             Kind::Fences { pending, idle } => {
                 let Some((_, fence)) = pending.iter().rfind(|(known, _)| *known <= ticket) else {
@@ -96,23 +130,17 @@ impl Completion {
                 };
                 // SAFETY: the fence is alive and in a submission.
                 let wait = || unsafe { device.raw.wait_for_fences(&[*fence], true, limit_ns) };
-                device.call("vkWaitForFences", wait)?;
+                let call = "vkWaitForFences";
+                device.call(call, wait).map_err(|result| (call, result))?;
                 while pending.front().is_some_and(|(known, _)| *known <= ticket) {
                     let (_, fence) = pending.pop_front().expect("there is a front");
                     // SAFETY: its submission is complete: later ones complete no earlier.
-                    unsafe { device.raw.reset_fences(&[fence]) }?;
+                    unsafe { device.raw.reset_fences(&[fence]) }
+                        .map_err(|result| ("vkResetFences", result))?;
                     idle.push(fence);
                 }
                 Ok(())
             }
-        }
-    }
-
-    /// The call that [`Completion::wait`] makes, for errors.
-    pub(super) fn wait_call(&self) -> &'static str {
-        match self.kind {
-            Kind::Timeline(_) => "vkWaitSemaphores",
-            Kind::Fences { .. } => "vkWaitForFences",
         }
     }
 }

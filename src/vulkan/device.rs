@@ -1,4 +1,4 @@
-//! The logical device and its queue.
+//! The logical device and its queues.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
@@ -32,7 +32,10 @@ pub(super) struct Device {
     pub raw: ash::Device,
     pub instance: Arc<Instance>,
     pub chosen: Candidate,
+    /// Computes.
     pub queue: vk::Queue,
+    /// Takes uploads; the same one where there is none for them alone.
+    pub upload_queue: vk::Queue,
     names: Option<ext::debug_utils::Device>,
     /// Tells why the device was lost.
     fault_info: Option<ext::device_fault::Device>,
@@ -46,9 +49,12 @@ impl Device {
         faults: Option<Arc<Faults>>,
     ) -> Result<Self, DeviceError> {
         let priorities = [1.0];
-        let queues = [vk::DeviceQueueCreateInfo::default()
-            .queue_family_index(chosen.queue_family)
-            .queue_priorities(&priorities)];
+        let queue_info = |family: &u32| {
+            vk::DeviceQueueCreateInfo::default()
+                .queue_family_index(*family)
+                .queue_priorities(&priorities)
+        };
+        let queues: Vec<_> = chosen.families().iter().map(queue_info).collect();
         let extensions = extensions(&chosen);
         let capabilities = &chosen.info.capabilities;
         let has_matrices = capabilities.matrix_units.is_some();
@@ -100,13 +106,15 @@ impl Device {
             None => unsafe { instance.raw.create_device(chosen.raw, &info, None) },
         }
         .map_err(failed("vkCreateDevice"))?;
-        // SAFETY: the family was created with one queue.
-        let queue = unsafe { raw.get_device_queue(chosen.queue_family, 0) };
+        // SAFETY: each family was created with one queue.
+        let queue_of = |family| unsafe { raw.get_device_queue(family, 0) };
+        let queue = queue_of(chosen.queues.compute);
+        let upload_queue = chosen.queues.transfer.map_or(queue, queue_of);
         let names =
             instance.has_debug_utils().then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
         let fault_info =
             chosen.device_fault.then(|| ext::device_fault::Device::new(&instance.raw, &raw));
-        Ok(Self { raw, instance, chosen, queue, names, fault_info, faults })
+        Ok(Self { raw, instance, chosen, queue, upload_queue, names, fault_info, faults })
     }
 
     /// Makes a call of the driver's, unless a test has it fail.
@@ -119,6 +127,22 @@ impl Device {
             Some(result) => Err(result),
             None => call(),
         }
+    }
+
+    /// Creates a pool of command buffers for a family's queue.
+    pub(super) fn create_pool(
+        &self,
+        family: u32,
+        flags: vk::CommandPoolCreateFlags,
+        name: &str,
+    ) -> Result<vk::CommandPool, DeviceError> {
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(family).flags(flags);
+        // SAFETY: the structure lives until the call returns; the device has a queue of the family.
+        let create = || unsafe { self.raw.create_command_pool(&info, None) };
+        let call = "vkCreateCommandPool";
+        let pool = self.call(call, create).map_err(failed(call))?;
+        self.name(pool, name);
+        Ok(pool)
     }
 
     /// Logs what the driver knows of a loss.

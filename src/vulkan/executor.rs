@@ -38,14 +38,14 @@ pub struct VulkanExecutor {
     pipelines: ManuallyDrop<Pipelines>,
     pub(super) memory: ManuallyDrop<Memory>,
     pool: vk::CommandPool,
-    completion: ManuallyDrop<Completion>,
-    device: Arc<Device>,
+    pub(super) completion: ManuallyDrop<Completion>,
+    pub(super) device: Arc<Device>,
     capabilities: Capabilities,
     submitted: u64,
     /// Submissions that nobody has seen complete, oldest first.
     running: VecDeque<(u64, PreparedId)>,
     next_prepared: u64,
-    pub(super) staging: Option<Staging>,
+    pub(super) staging: ManuallyDrop<Option<Staging>>,
     profiling: bool,
     /// It did not finish in time: nothing that it may be using is destroyed.
     hung: bool,
@@ -84,9 +84,11 @@ impl VulkanExecutor {
         chosen.info.capabilities.unified_memory &= !separate_memory;
         chosen.executable_info = false; // what runs need not be explained
         chosen.timeline_semaphore &= !config.disable_timeline;
+        chosen.queues.transfer = config.transfer_family.or(chosen.queues.transfer);
         let caps = &chosen.info.capabilities;
         tracing::info!(device = %caps.device_name, driver = %caps.driver, lanes = caps.lanes,
-            subgroup_ops = caps.subgroup_ops, "opening device");
+            subgroup_ops = caps.subgroup_ops, unified_memory = caps.unified_memory,
+            transfer_family = ?chosen.queues.transfer, "opening device");
         if caps.is_cpu() {
             tracing::warn!("this is a software driver: the processor computes, slowly");
         }
@@ -94,14 +96,9 @@ impl VulkanExecutor {
         let memory = Memory::new(Arc::clone(&device))?;
         let folder = config.pipeline_cache_dir.as_deref();
         let pipelines = Pipelines::new(Arc::clone(&device), folder)?;
-        let info =
-            vk::CommandPoolCreateInfo::default().queue_family_index(device.chosen.queue_family);
-        // SAFETY: the structures live until the calls return.
-        let create = || unsafe { device.raw.create_command_pool(&info, None) };
-        let call = "vkCreateCommandPool";
-        let pool = device.call(call, create).map_err(failed(call))?;
-        device.name(pool, "commands");
-        let completion = Completion::new(&device).inspect_err(|_| {
+        let family = device.chosen.queues.compute;
+        let pool = device.create_pool(family, vk::CommandPoolCreateFlags::empty(), "commands")?;
+        let completion = Completion::new(&device, device.queue).inspect_err(|_| {
             // SAFETY: nothing was allocated from the pool.
             unsafe { device.raw.destroy_command_pool(pool, None) };
         })?;
@@ -116,7 +113,7 @@ impl VulkanExecutor {
             submitted: 0,
             running: VecDeque::new(),
             next_prepared: 1,
-            staging: None,
+            staging: ManuallyDrop::new(None),
             profiling: false,
             hung: false,
         })
@@ -128,13 +125,31 @@ impl VulkanExecutor {
         Arc::clone(&self.device.instance.messages)
     }
 
+    /// Queue families in use: the one that computes, and the one that uploads go through where that
+    /// is another.
+    #[must_use]
+    pub fn queue_families(&self) -> Vec<u32> {
+        self.device.chosen.families()
+    }
+
     /// Waits until the device is done with everything up to `ticket`; whether what it used can be
-    /// destroyed. A lost device runs nothing any more, one that hangs may.
+    /// destroyed.
     fn settle(&mut self, ticket: u64) -> bool {
+        self.settle_by(|executor| executor.wait(Ticket(ticket), SETTLE_TIMEOUT))
+    }
+
+    /// The same with everything so far, uploads included.
+    fn settle_all(&mut self) -> bool {
+        self.settle_by(|executor| executor.finish_uploads(SETTLE_TIMEOUT))
+            && self.settle(self.submitted)
+    }
+
+    /// Waits by `wait`. A lost device runs nothing any more, one that hangs may.
+    fn settle_by(&mut self, wait: impl FnOnce(&mut Self) -> Result<(), DeviceError>) -> bool {
         if self.hung {
             return false;
         }
-        match self.wait(Ticket(ticket), SETTLE_TIMEOUT) {
+        match wait(self) {
             Ok(()) => {}
             Err(error @ DeviceError::Timeout { .. }) => {
                 tracing::error!(%error, "the device hangs, and keeps what it was given");
@@ -146,7 +161,7 @@ impl VulkanExecutor {
     }
 
     /// Has the driver tell the log why it lost the device, if it did.
-    fn explain(&self, error: DeviceError) -> DeviceError {
+    pub(super) fn explain(&self, error: DeviceError) -> DeviceError {
         if matches!(error, DeviceError::Lost { .. }) {
             self.device.log_fault();
         }
@@ -154,11 +169,36 @@ impl VulkanExecutor {
     }
 
     /// Waits until none of the submissions so far runs whose recording `uses` something.
-    fn wait_for(&mut self, uses: impl Fn(&Prepared) -> bool) -> Result<(), DeviceError> {
-        let in_use = |id: &PreparedId| self.prepared.get(id).is_some_and(&uses);
-        match self.running.iter().rfind(|(_, id)| in_use(id)) {
-            Some((ticket, _)) => self.wait(Ticket(*ticket), COPY_TIMEOUT),
+    pub(super) fn wait_for(&mut self, uses: impl Fn(&Prepared) -> bool) -> Result<(), DeviceError> {
+        match self.last_running(uses) {
+            Some(ticket) => self.wait(Ticket(ticket), COPY_TIMEOUT),
             None => Ok(()),
+        }
+    }
+
+    /// The last of the submissions not seen complete whose recording `uses` something.
+    pub(super) fn last_running(&self, uses: impl Fn(&Prepared) -> bool) -> Option<u64> {
+        let in_use = |id: &PreparedId| self.prepared.get(id).is_some_and(&uses);
+        self.running.iter().rfind(|(_, id)| in_use(id)).map(|(ticket, _)| *ticket)
+    }
+
+    /// The last submission seen complete; 0 before the first.
+    pub(super) fn complete(&self) -> u64 {
+        self.running.front().map_or(self.submitted, |(first, _)| first - 1)
+    }
+
+    /// The error of a wait that began at `started`.
+    pub(super) fn wait_failed(
+        &self,
+        started: Instant,
+        call: &'static str,
+        result: vk::Result,
+    ) -> DeviceError {
+        match result {
+            vk::Result::TIMEOUT => {
+                DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 }
+            }
+            _ => self.explain(failed(call)(result)),
         }
     }
 
@@ -226,7 +266,7 @@ impl Executor for VulkanExecutor {
     }
 
     fn destroy_buffer(&mut self, buffer: BufferHandle) {
-        if self.settle(self.submitted) {
+        if self.settle_all() {
             self.prepared.retain(|_, prepared| !prepared.uses(buffer));
             self.memory.destroy(buffer);
         }
@@ -262,6 +302,9 @@ impl Executor for VulkanExecutor {
         self.memory.assert_inside(buffer, offset, out.len() as u64);
         if out.is_empty() {
             return Ok(());
+        }
+        if self.memory.get(buffer).is_slow_to_read() {
+            return self.download((buffer, offset), out);
         }
         self.wait_for(|prepared| prepared.writes(buffer))?;
         let at = usize::try_from(offset).expect("an offset inside a buffer");
@@ -306,10 +349,12 @@ impl Executor for VulkanExecutor {
     }
 
     fn submit(&mut self, prepared: PreparedId) -> Result<Ticket, DeviceError> {
+        let after = self.before_recording()?;
         let recording = self.prepared.get(&prepared).expect("a prepared recording");
         self.completion
-            .submit(recording.commands, self.submitted + 1)
+            .submit(recording.commands, self.submitted + 1, after)
             .map_err(|result| self.explain(failed("vkQueueSubmit")(result)))?;
+        self.follow_uploads();
         self.submitted += 1;
         let recording = self.prepared.get_mut(&prepared).expect("it was there");
         recording.last_ticket = self.submitted;
@@ -322,23 +367,13 @@ impl Executor for VulkanExecutor {
         if ticket.0 == 0 {
             return Ok(());
         }
-        let limit = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let started = Instant::now();
-        match self.completion.wait(ticket.0, limit) {
-            Err(vk::Result::TIMEOUT) => {
-                Err(DeviceError::Timeout { waited_ms: started.elapsed().as_millis() as u64 })
-            }
-            Err(result) => {
-                let call = self.completion.wait_call();
-                Err(self.explain(failed(call)(result)))
-            }
-            Ok(()) => {
-                while self.running.front().is_some_and(|(running, _)| *running <= ticket.0) {
-                    self.running.pop_front();
-                }
-                Ok(())
-            }
+        let waited = self.completion.wait(ticket.0, timeout);
+        waited.map_err(|(call, result)| self.wait_failed(started, call, result))?;
+        while self.running.front().is_some_and(|(running, _)| *running <= ticket.0) {
+            self.running.pop_front();
         }
+        Ok(())
     }
 
     fn memory(&self) -> MemoryReport {
@@ -360,7 +395,7 @@ impl Executor for VulkanExecutor {
 
 impl Drop for VulkanExecutor {
     fn drop(&mut self) {
-        if !self.settle(self.submitted) {
+        if !self.settle_all() {
             // The device lives on, too.
             std::mem::forget(Arc::clone(&self.device));
             return;
@@ -369,6 +404,7 @@ impl Drop for VulkanExecutor {
         // what is destroyed; recordings go before the pool they came from, and each part once.
         unsafe {
             ManuallyDrop::drop(&mut self.prepared);
+            ManuallyDrop::drop(&mut self.staging);
             ManuallyDrop::drop(&mut self.completion);
             self.device.raw.destroy_command_pool(self.pool, None);
             ManuallyDrop::drop(&mut self.pipelines);

@@ -23,7 +23,12 @@ pub(super) struct Buffer {
 }
 
 enum Allocation {
-    Device { allocation: vk_mem::Allocation, mapped: Option<*mut u8> },
+    Device {
+        allocation: vk_mem::Allocation,
+        mapped: Option<*mut u8>,
+        /// The host reads it by way of its caches.
+        cached: bool,
+    },
     Host(host::Allocation),
 }
 
@@ -44,6 +49,12 @@ impl Buffer {
                 allocation.mapped_slice_mut().map(|slice| &mut slice[..bytes])
             }
         }
+    }
+
+    /// Whether the host is better off with a copy by the device than with the mapped bytes: those
+    /// of graphics cards come over the bus one load after the other.
+    pub(super) fn is_slow_to_read(&self) -> bool {
+        matches!(self.allocation, Allocation::Device { mapped: Some(_), cached: false, .. })
     }
 }
 
@@ -159,7 +170,12 @@ impl Memory {
         if self.device.chosen.info.capabilities.buffer_pointers {
             usage |= vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
         }
-        let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
+        let families = self.device.chosen.families();
+        let mut info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
+        if families.len() > 1 {
+            // Unlike images, buffers lose nothing by it.
+            info = info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(&families);
+        }
         let (raw, allocation) = match desc.usage {
             BufferUsage::Upload => self.create_host(desc, &info, MemoryLocation::CpuToGpu)?,
             BufferUsage::Readback => self.create_host(desc, &info, MemoryLocation::GpuToCpu)?,
@@ -211,9 +227,13 @@ impl Memory {
             info.size,
             free_bytes,
         ))?;
-        let mapped = self.device_allocator.get_allocation_info(&allocation).mapped_data;
-        let mapped = (!mapped.is_null()).then_some(mapped.cast::<u8>());
-        Ok((raw, Allocation::Device { allocation, mapped }))
+        let found = self.device_allocator.get_allocation_info(&allocation);
+        let mapped = (!found.mapped_data.is_null()).then_some(found.mapped_data.cast::<u8>());
+        // SAFETY: the allocator is alive.
+        let memory = unsafe { self.device_allocator.get_memory_properties() };
+        let kind = memory.memory_types[found.memory_type as usize].property_flags;
+        let cached = kind.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+        Ok((raw, Allocation::Device { allocation, mapped, cached }))
     }
 
     fn create_host(

@@ -19,9 +19,11 @@ mod physical_device;
 mod pipeline_cache;
 mod pipelines;
 mod prepared;
+mod queues;
 mod results;
 mod staging;
 mod statistics;
+mod uploads;
 
 pub use choice::list_devices;
 pub use executor::VulkanExecutor;
@@ -44,6 +46,9 @@ pub struct VulkanConfig {
     pub pipeline_cache_dir: Option<PathBuf>,
     /// Use the shaders without subgroup operations, whatever the device offers.
     pub disable_subgroup_ops: bool,
+    /// Have uploads go through this queue family, whatever else it is for; `None` takes one that
+    /// does nothing but copy, where there is one.
+    pub transfer_family: Option<u32>,
     /// Wait by fences although the device has timeline semaphores.
     pub disable_timeline: bool,
     /// Calls that fail in place of the driver's, for tests.

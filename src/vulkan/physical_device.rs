@@ -7,6 +7,7 @@ use ash::{ext, khr, vk};
 
 use super::instance::Instance;
 use super::matrix_units::{self, SubgroupSizes};
+use super::queues::Queues;
 use super::results::failed;
 use crate::gpu::{Capabilities, DeviceError, DeviceType, Workarounds};
 
@@ -47,7 +48,7 @@ impl DeviceInfo {
 pub(super) struct Candidate {
     pub raw: vk::PhysicalDevice,
     pub info: DeviceInfo,
-    pub queue_family: u32,
+    pub queues: Queues,
     pub api_version: u32,
     /// The kernels' subgroup size can and must be asked for.
     pub subgroup_size_control: bool,
@@ -104,7 +105,8 @@ pub(super) fn describe(
     let candidate = Candidate {
         raw,
         info,
-        queue_family: facts.queue.map_or(0, |(family, _)| family),
+        // One that is not usable is never opened.
+        queues: facts.queues.unwrap_or(Queues { compute: 0, timestamp_bits: 0, transfer: None }),
         api_version: facts.core.api_version.min(instance.api_version),
         subgroup_size_control: subgroups.controlled,
         memory_budget: facts.memory_budget,
@@ -130,8 +132,8 @@ struct Facts {
     features: Features,
     memory: vk::PhysicalDeviceMemoryProperties,
     memory_budget: bool,
-    /// Family, and valid bits of its timestamps.
-    queue: Option<(u32, u32)>,
+    /// `None` where no family computes.
+    queues: Option<Queues>,
 }
 
 impl Facts {
@@ -197,7 +199,10 @@ impl Facts {
             // SAFETY: see above.
             memory: unsafe { instance.raw.get_physical_device_memory_properties(raw) },
             memory_budget: has(ext::memory_budget::NAME),
-            queue: compute_queue(instance, raw),
+            // SAFETY: see above.
+            queues: Queues::choose(&unsafe {
+                instance.raw.get_physical_device_queue_family_properties(raw)
+            }),
         })
     }
 
@@ -206,7 +211,7 @@ impl Facts {
         let driver_name = text(self.v12.driver_name_as_c_str());
         let driver_info = text(self.v12.driver_info_as_c_str());
         let device_type = device_type(self.core.device_type);
-        let has_timestamps = self.queue.is_some_and(|(_, valid_bits)| valid_bits > 0);
+        let has_timestamps = self.queues.is_some_and(|queues| queues.timestamp_bits > 0);
         Capabilities {
             device_name: text(self.core.device_name_as_c_str()),
             driver: format!("{driver_name} {driver_info}"),
@@ -254,7 +259,7 @@ impl Facts {
     fn unusable(&self) -> Option<String> {
         if self.core.api_version < vk::API_VERSION_1_2 {
             Some(format!("Vulkan {}", version_text(self.core.api_version)))
-        } else if self.queue.is_none() {
+        } else if self.queues.is_none() {
             Some("no compute queue".into())
         } else {
             None
@@ -368,22 +373,6 @@ fn device_type(raw: vk::PhysicalDeviceType) -> DeviceType {
     }
 }
 
-/// The queue family to use, and the valid bits of its timestamps: compute without graphics if
-/// possible.
-fn compute_queue(instance: &Instance, raw: vk::PhysicalDevice) -> Option<(u32, u32)> {
-    // SAFETY: the device belongs to the instance.
-    let families = unsafe { instance.raw.get_physical_device_queue_family_properties(raw) };
-    let compute = |family: &&(u32, vk::QueueFamilyProperties)| {
-        family.1.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.1.queue_count > 0
-    };
-    let families: Vec<_> = (0..).zip(families).collect();
-    families
-        .iter()
-        .filter(compute)
-        .min_by_key(|family| family.1.queue_flags.contains(vk::QueueFlags::GRAPHICS))
-        .map(|family| (family.0, family.1.timestamp_valid_bits))
-}
-
 /// Whether the host sees (nearly) all of the device's memory.
 fn is_unified(memory: &vk::PhysicalDeviceMemoryProperties, device_type: DeviceType) -> bool {
     let wanted = vk::MemoryPropertyFlags::DEVICE_LOCAL | vk::MemoryPropertyFlags::HOST_VISIBLE;
@@ -415,4 +404,51 @@ fn text(name: Result<&std::ffi::CStr, std::ffi::FromBytesUntilNulError>) -> Stri
 pub(super) fn version_text(version: u32) -> String {
     let (major, minor) = (vk::api_version_major(version), vk::api_version_minor(version));
     format!("{major}.{minor}.{}", vk::api_version_patch(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Heaps in MiB, of which the device's own come first; types by heap.
+    fn memory(heaps: &[(u64, bool)], types: &[(usize, u32)]) -> vk::PhysicalDeviceMemoryProperties {
+        let mut memory = vk::PhysicalDeviceMemoryProperties::default();
+        for (heap, (mib, local)) in memory.memory_heaps.iter_mut().zip(heaps) {
+            heap.size = mib << 20;
+            heap.flags = match local {
+                true => vk::MemoryHeapFlags::DEVICE_LOCAL,
+                false => vk::MemoryHeapFlags::empty(),
+            };
+        }
+        for (kind, (heap, flags)) in memory.memory_types.iter_mut().zip(types) {
+            kind.heap_index = *heap as u32;
+            kind.property_flags = vk::MemoryPropertyFlags::from_raw(*flags);
+        }
+        memory.memory_heap_count = heaps.len() as u32;
+        memory.memory_type_count = types.len() as u32;
+        memory
+    }
+
+    #[test]
+    fn memory_that_the_host_sees_whole_is_written_straight() {
+        const LOCAL: u32 = 1;
+        const SEEN: u32 = 2 | 4; // and coherent
+        const CACHED: u32 = 8;
+        let host = (1, SEEN | CACHED);
+        let card = DeviceType::Discrete;
+        // All of a card's memory behind a resizable BAR; a window of 256 MiB; none.
+        let heaps = [(16384, true), (32768, false)];
+        let whole = memory(&heaps, &[(0, LOCAL), (0, LOCAL | SEEN), host]);
+        assert!(is_unified(&whole, card));
+        let windowed = [(16128, true), (32768, false), (256, true)];
+        let window = memory(&windowed, &[(0, LOCAL), (2, LOCAL | SEEN), host]);
+        assert!(!is_unified(&window, card));
+        assert!(!is_unified(&memory(&heaps, &[(0, LOCAL), host]), card));
+        // An integrated GPU's memory is the host's, however it is cut into heaps.
+        let shared = [(512, true), (16384, true)];
+        let integrated = memory(&shared, &[(0, LOCAL), (0, LOCAL | SEEN)]);
+        assert!(is_unified(&integrated, DeviceType::Integrated));
+        let software = memory(&[(16384, true)], &[(0, LOCAL | SEEN | CACHED)]);
+        assert!(is_unified(&software, DeviceType::Cpu));
+    }
 }

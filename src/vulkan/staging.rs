@@ -1,23 +1,21 @@
 //! The way to memory that the host does not see: copies by the device, through buffers that both
 //! see.
 
+use std::time::{Duration, Instant};
+
+use ash::vk;
+
+use super::completion::Signal;
 use super::executor::{COPY_TIMEOUT, VulkanExecutor};
-use crate::gpu::{
-    BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Executor as _, PreparedId,
-    Recording, Ticket,
-};
+use super::uploads::Uploads;
+use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError, Recording};
 
 /// Bytes of each staging buffer.
 const STAGING_BYTES: u64 = 16 << 20;
 
 /// The buffers.
 pub(super) struct Staging {
-    /// Uploads go through one while the device empties the other.
-    up: [BufferHandle; 2],
-    /// The copies that were started last.
-    copies: [Option<PreparedId>; 2],
-    /// The upload buffer that is next.
-    next: usize,
+    uploads: Uploads,
     down: BufferHandle,
 }
 
@@ -69,7 +67,8 @@ impl VulkanExecutor {
             let mut up = || self.memory.create(&desc("staging", BufferUsage::Upload));
             let up = [up()?, up()?];
             let down = self.memory.create(&desc("staging readback", BufferUsage::Readback))?;
-            self.staging = Some(Staging { up, copies: [None; 2], next: 0, down });
+            let uploads = Uploads::new(&self.device, up)?;
+            *self.staging = Some(Staging { uploads, down });
         }
         Ok(self.staging.as_mut().expect("made above"))
     }
@@ -81,31 +80,62 @@ impl VulkanExecutor {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), DeviceError> {
-        let staging = self.staging()?;
-        let at = staging.next;
-        staging.next = 1 - at;
-        let up = staging.up[at];
-        if let Some(before) = staging.copies[at].take() {
-            self.finish_copy(before)?;
-        }
-        let mapped = self.memory.get_mut(up).mapped().expect("host memory is mapped");
+        let place = self.staging()?.uploads.place();
+        self.finish_upload(place.ticket, COPY_TIMEOUT)?;
+        let mapped = self.memory.get_mut(place.buffer).mapped().expect("host memory is mapped");
         fill(&mut mapped[..bytes]);
-        let slice = |buffer, offset| BufferSlice { buffer, offset, bytes: bytes as u64 };
-        let mut recording = Recording::new();
-        recording.copy(slice(up, 0), slice(to, offset));
-        let copy = self.prepare(&recording)?;
-        self.submit(copy).inspect_err(|_| self.release(copy))?;
-        self.staging()?.copies[at] = Some(copy);
-        Ok(())
+        let after = self.before_upload(to)?;
+        let buffers = (self.memory.get(place.buffer).raw, self.memory.get(to).raw);
+        let region = vk::BufferCopy::default().dst_offset(offset).size(bytes as u64);
+        let submitted = self.staging()?.uploads.submit(buffers, region, after);
+        submitted.map_err(|error| self.explain(error))
     }
 
-    fn finish_copy(&mut self, copy: PreparedId) -> Result<(), DeviceError> {
-        let Some(prepared) = self.prepared.get(&copy) else {
-            return Ok(()); // it went with its buffer
+    /// What an upload to `buffer` has to come after, unless the host has waited for it: whatever
+    /// uses the buffer, or was seen complete last, as nothing else tells the other queue of that.
+    fn before_upload(&mut self, buffer: BufferHandle) -> Result<Option<Signal>, DeviceError> {
+        let user = self.last_running(|prepared| prepared.uses(buffer));
+        let ticket = user.unwrap_or_else(|| self.complete());
+        match self.completion.signal(ticket) {
+            signal if signal.is_some() && ticket > 0 => Ok(signal),
+            _ => self.wait_for(|prepared| prepared.uses(buffer)).map(|()| None),
+        }
+    }
+
+    /// What the next recording has to come after, unless the host has waited for it.
+    pub(super) fn before_recording(&mut self) -> Result<Option<Signal>, DeviceError> {
+        let Some(Staging { uploads, .. }) = &*self.staging else { return Ok(None) };
+        let last = uploads.submitted;
+        if last == uploads.followed {
+            return Ok(None);
+        }
+        match uploads.completion.signal(last) {
+            None => self.finish_upload(last, COPY_TIMEOUT).map(|()| None),
+            signal => Ok(signal),
+        }
+    }
+
+    /// Notes that a recording comes after all uploads so far.
+    pub(super) fn follow_uploads(&mut self) {
+        if let Some(Staging { uploads, .. }) = &mut *self.staging {
+            uploads.followed = uploads.submitted;
+        }
+    }
+
+    /// Waits for all uploads.
+    pub(super) fn finish_uploads(&mut self, timeout: Duration) -> Result<(), DeviceError> {
+        let last = self.staging.as_ref().map_or(0, |staging| staging.uploads.submitted);
+        self.finish_upload(last, timeout)
+    }
+
+    /// Waits for an upload and all before it; 0 is none.
+    fn finish_upload(&mut self, ticket: u64, timeout: Duration) -> Result<(), DeviceError> {
+        let Some(staging) = self.staging.as_mut().filter(|_| ticket > 0) else {
+            return Ok(());
         };
-        let ended = self.wait(Ticket(prepared.last_ticket), COPY_TIMEOUT);
-        self.release(copy);
-        ended
+        let started = Instant::now();
+        let waited = staging.uploads.completion.wait(ticket, timeout);
+        waited.map_err(|(call, result)| self.wait_failed(started, call, result))
     }
 
     fn copy_now(
