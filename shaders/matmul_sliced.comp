@@ -3,12 +3,13 @@
 // For devices whose loads of one address by all lanes cost one load: software drivers with vector
 // registers. One lane owns R rows of W and TOKENS columns; a tile of R groups of eight rows is one
 // stream of memory. No lane ever adds up another lane's products, and every sum has one order
-// whatever TOKENS is: sums over a block's eight vec4 of x are trees over their numbers.
+// whatever TOKENS is: sums over a block's eight vec4 of x are trees over their numbers. With SUMS
+// they are there already, and x is multiplied by its gain (block_sums).
 //
 // Dispatch   (token tiles, tiles of R groups of rows, 1); local size (LANES, 1, 1)
 // Binding 0  quads     readonly  W (include/sliced.glsl)
 // Binding 1  x         readonly  f32 [tokens, x_stride]
-// Binding 2  gain      readonly  f32 [K], with NORM
+// Binding 2  gain      readonly  f32 [K], with NORM; with SUMS the sums, vec4 [tokens, K / 32]
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  bias      readonly  f32 [rows], with BIAS
 // Needs      LANES = 8, all of one subgroup; buffer addresses; subgroup shuffle
@@ -34,6 +35,7 @@ layout(constant_id = 4) const uint TOKENS = 1; // columns of a tile
 layout(constant_id = 5) const uint NORM = 0;   // 1: RMS-normalise x and multiply by gain
 layout(constant_id = 6) const uint BIAS = 0;   // 1: add bias
 layout(constant_id = 7) const uint EPILOGUE = 0;
+layout(constant_id = 8) const uint SUMS = 0;   // 1: of x's blocks, as block_sums makes them
 
 layout(push_constant) uniform Params {
     uvec2 quad_address;
@@ -52,7 +54,7 @@ layout(push_constant) uniform Params {
 };
 layout(std430, binding = 0) readonly buffer Quads { uvec4 bound_quads[]; };
 layout(std430, binding = 1) readonly buffer X { vec4 bound_x[]; };
-layout(std430, binding = 2) readonly buffer Gain { vec4 bound_gain[]; };
+layout(std430, binding = 2) readonly buffer Gain { vec4 bound_gain[]; }; // or sums
 layout(std430, binding = 3) buffer Y { float y[]; };
 layout(std430, binding = 4) readonly buffer Bias { float bias[]; };
 
@@ -60,7 +62,9 @@ struct Row {
     vec4 at[8];
 };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { Row at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Sums { vec4 at[]; };
 
+#include "add_up.glsl"
 #include "epilogue.glsl"
 #define TILES_BY_ADDRESS
 #include "sliced.glsl"
@@ -80,14 +84,6 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ro
 #define WEIGHTS_AT(group, sub, at) loaded[group].w[at]
 #endif
 
-float add_up(float v[8]) {
-    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-}
-
-float squares_of(vec4 v) {
-    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-}
-
 void main() {
     const uint lane = gl_LocalInvocationID.x;
     const uint token_first = gl_WorkGroupID.x * TOKENS;
@@ -100,11 +96,16 @@ void main() {
     const uint unit_count = units;
     slice_begin(gl_SubgroupInvocationID);
 
+    const bool adds_up = SUMS == 0;
+    const bool norm_here = NORM == 1 && adds_up;
     uint x_at[TOKENS];
+    uint sums_at[TOKENS]; // with SUMS
     float squares[TOKENS];
     float sums[R][TOKENS];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        x_at[t] = min(token_first + t, tokens - 1) * (x_stride / 8);
+        const uint row = min(token_first + t, tokens - 1);
+        x_at[t] = row * (x_stride / 8);
+        sums_at[t] = row * block_count;
         squares[t] = 0.0;
         [[unroll]] for (uint r = 0; r < R; r++) {
             sums[r][t] = 0.0;
@@ -145,16 +146,18 @@ void main() {
                     u[r] = WEIGHTS_AT(r, sub, at);
                 }
                 vec4 gain = vec4(1.0);
-                if (NORM == 1) {
+                if (norm_here) {
                     gain = Rows(gain_base).at[block_at].at[at];
                 }
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                     vec4 v = Rows(x_base).at[x_at[t] + block_at].at[at];
-                    if (NORM == 1) {
+                    if (norm_here) {
                         square_parts[t][at] = squares_of(v);
                         v *= gain;
                     }
-                    x_parts[t][at] = (v.x + v.y) + (v.z + v.w);
+                    if (adds_up) {
+                        x_parts[t][at] = (v.x + v.y) + (v.z + v.w);
+                    }
                     v *= PRESCALE;
                     [[unroll]] for (uint r = 0; r < R; r++) {
                         const vec4 w = u[r];
@@ -164,16 +167,18 @@ void main() {
                 }
             }
             [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                if (NORM == 1) {
+                if (norm_here) {
                     squares[t] += add_up(square_parts[t]);
                 }
-                if (SCALES == 1) {
-                    x_sum[t][0] = add_up(x_parts[t]);
+                vec3 block_sums; // of the block, and of its halves
+                if (adds_up) {
+                    block_sums.yz = add_up_halves(x_parts[t]);
+                    block_sums.x = block_sums.y + block_sums.z;
                 } else {
-                    [[unroll]] for (uint p = 0; p < SCALES; p++) {
-                        x_sum[t][p] = (x_parts[t][4 * p] + x_parts[t][4 * p + 1])
-                            + (x_parts[t][4 * p + 2] + x_parts[t][4 * p + 3]);
-                    }
+                    block_sums = Sums(gain_base).at[sums_at[t] + block_at].xyz;
+                }
+                [[unroll]] for (uint p = 0; p < SCALES; p++) {
+                    x_sum[t][p] = block_sums[SCALES == 1 ? 0 : 1 + p];
                 }
             }
             [[unroll]] for (uint r = 0; r < R; r++) {
@@ -200,8 +205,12 @@ void main() {
         if (token_first + t >= tokens) {
             break;
         }
-        const float factor =
-            NORM == 1 ? inversesqrt(squares[t] / float(block_count * 32) + epsilon) : 1.0;
+        float factor = 1.0;
+        if (norm_here) {
+            factor = inversesqrt(squares[t] / float(block_count * 32) + epsilon);
+        } else if (NORM == 1) {
+            factor = Sums(gain_base).at[sums_at[t]].w;
+        }
         float column[R];
         [[unroll]] for (uint r = 0; r < R; r++) {
             column[r] = sums[r][t];

@@ -3,11 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
-#[allow(unused_imports, reason = "documentation names it")]
-use super::narrow;
 use super::{
     PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, tuned, u32_of,
 };
+#[allow(unused_imports, reason = "documentation names it")]
+use super::{block_sums, narrow};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
@@ -119,11 +119,13 @@ pub enum Tier {
     Half,
     /// Bytes, with f32 sums of blocks (`matmul_bytes`).
     Bytes,
+    /// f32, where x is added up by a dispatch of its own (`matmul_sliced`): the same bits.
+    Summed,
 }
 
 impl Tier {
     /// All of them; their order is that of their numbers.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Matrix, Self::Half, Self::Bytes];
+    pub const ALL: [Self; 5] = [Self::Scalar, Self::Matrix, Self::Half, Self::Bytes, Self::Summed];
 
     /// Its name, as kernels have it.
     #[must_use]
@@ -133,6 +135,7 @@ impl Tier {
             Self::Matrix => "matrix",
             Self::Half => "half",
             Self::Bytes => "bytes",
+            Self::Summed => "summed",
         }
     }
 }
@@ -197,8 +200,10 @@ pub struct Matmul<'a> {
     pub scale: f32,
     /// What happens to the product.
     pub epilogue: Epilogue,
-    /// Room for a narrower x, [`narrow::bytes`] for all tokens; without it products are in f32.
-    pub narrow: Option<BufferSlice>,
+    /// Room for what a dispatch before makes of x: where the weights are sliced, sums
+    /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`narrow::bytes`]), which
+    /// without room are not wanted.
+    pub room: Option<BufferSlice>,
 }
 
 impl Matmul<'_> {
@@ -248,9 +253,9 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
         let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
         record_scalar(&mut plain, caps, matmul, shape);
     }
-    let narrow = matmul.narrow.is_some();
-    let best = |product: &Dispatch| tuned::best(caps, product, narrow);
-    tuned::append(recording, caps, plain, matmul.narrow, best);
+    let has_room = matmul.room.is_some();
+    let best = |product: &Dispatch| tuned::best(caps, product, has_room);
+    tuned::append(recording, caps, plain, matmul.room, best);
 }
 
 /// Appends the product in a shape of any tier.
@@ -263,13 +268,17 @@ pub fn record_shaped(
     matmul: &Matmul<'_>,
     shape: Shape,
 ) {
-    let scalar = match shape.tier {
-        Tier::Scalar => shape,
-        _ => Shape::choose(caps, &matmul.weights.layout, matmul.tokens),
-    };
     let mut plain = Recording::new();
-    record_scalar(&mut plain, caps, matmul, scalar);
-    tuned::append_in(recording, caps, plain, matmul.narrow, shape);
+    if matmul.weights.sliced {
+        matmul_sliced::record(&mut plain, caps, matmul);
+    } else {
+        let scalar = match shape.tier {
+            Tier::Scalar => shape,
+            _ => Shape::choose(caps, &matmul.weights.layout, matmul.tokens),
+        };
+        record_scalar(&mut plain, caps, matmul, scalar);
+    }
+    tuned::append_in(recording, caps, plain, matmul.room, shape);
 }
 
 /// Appends the product in f32: one dispatch for each slice of the weights that can be bound, and

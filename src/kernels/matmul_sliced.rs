@@ -1,16 +1,21 @@
 //! `shaders/matmul_sliced.comp`: products with sliced weights.
 
-use super::matmul::{Matmul, Params};
+use super::block_sums::{self, Summed};
+use super::matmul::{Matmul, Operands, Params, Shape, Tier};
 use super::{by_format, or_unused, spirv, u32_of};
-use crate::gpu::{Capabilities, Dispatch, Recording};
+use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::{DType, sliced};
 
 const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_BINDINGS == 5);
-const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_SPECS == 8);
+const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_SPECS == 9);
 
 /// A slice of rows is a multiple of this many tiles.
 const TILE_MULTIPLE: u64 = 1;
+
+/// Multiplications of a product from which on a dispatch more, that adds up x for all workgroups,
+/// costs less than each of them doing it.
+const SUMMED_MIN: u64 = 4 << 20;
 
 /// Columns of a tile: more than four would not stay in registers.
 fn tile_tokens(tokens: u32) -> u32 {
@@ -18,6 +23,68 @@ fn tile_tokens(tokens: u32) -> u32 {
         1 | 2 => tokens,
         _ => 4,
     }
+}
+
+/// The same where x is added up before. Eight columns are faster than two times four, but not if
+/// half of them are not there.
+fn tile_tokens_summed(tokens: u32) -> u32 {
+    match tokens % 8 {
+        1..=4 => tile_tokens(tokens),
+        _ => 8,
+    }
+}
+
+/// Whether a dispatch is a product with sliced weights.
+#[must_use]
+pub fn is_sliced(dispatch: &Dispatch) -> bool {
+    dispatch.kernel.name.starts_with("matmul_sliced")
+}
+
+/// Whether a product has the sums of x's blocks bound, in place of a norm's gain.
+#[must_use]
+pub fn is_summed(product: &Dispatch) -> bool {
+    is_sliced(product) && product.spec[8] == 1
+}
+
+/// The shape of a product with sliced weights that is worth a dispatch which adds up x.
+#[must_use]
+pub fn choose_summed(product: &Dispatch) -> Option<Shape> {
+    if !is_sliced(product) {
+        return None;
+    }
+    let Params { groups, blocks, tokens, .. } = bytemuck::pod_read_unaligned(&product.push);
+    let lanes = product.spec[0];
+    let work = [groups * lanes, blocks * 32, tokens].map(u64::from).into_iter().product::<u64>();
+    let shape = Shape { tier: Tier::Summed, ..Shape::scalar(4, tile_tokens_summed(tokens), 1) };
+    (work >= SUMMED_MIN).then_some(shape)
+}
+
+/// A product with sliced weights as two dispatches: x added up into `room`, then the product, with
+/// the same bits as by itself. `None` where the first computes wrongly on the device, or there is
+/// not enough room.
+#[must_use]
+pub fn summed(
+    caps: &Capabilities,
+    product: &Dispatch,
+    shape: Shape,
+    room: BufferSlice,
+) -> Option<[Dispatch; 2]> {
+    if !is_sliced(product) || caps.avoids(&spirv::BLOCK_SUMS) {
+        return None;
+    }
+    let summed = Summed::place(product, room)?;
+    let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
+    let Operands { quads, y, bias, x, .. } = Operands::of(product);
+    // Only what is multiplied by a gain stands apart, row by row.
+    if summed.x != x {
+        params.x_stride = params.blocks * 8;
+    }
+    let mut after = product.clone();
+    after.push = bytemuck::bytes_of(&params).to_vec();
+    after.bindings = vec![quads, summed.x, summed.sums, y, bias];
+    [after.spec[4], after.spec[8]] = [shape.tokens, 1];
+    after.groups[0] = params.tokens.div_ceil(shape.tokens);
+    Some([block_sums::of_product(caps, product, &summed), after])
 }
 
 /// Whether matrices of a type are to be sliced on a device: not where one of the kernels that read
@@ -51,6 +118,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
                 u32::from(matmul.norm.is_some()),
                 u32::from(bias.is_some()),
                 matmul.epilogue as u32,
+                0,
             ],
             bindings: vec![
                 slice.quads,

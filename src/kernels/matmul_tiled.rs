@@ -51,6 +51,7 @@ fn block_bytes(tier: Tier) -> u32 {
 pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
     match tier {
         Tier::Scalar => true,
+        Tier::Summed => caps.slices_weights(),
         Tier::Matrix => caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some(),
         Tier::Half => caps.half_arithmetic && caps.subgroup_ops,
         Tier::Bytes => caps.byte_products_fast && caps.subgroup_ops,
@@ -135,7 +136,7 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
     let fits = shape.split * caps.lanes <= caps.workgroup_invocations_max
         && STAGES * block_bytes(shape.tier) * (rows + shape.tokens) <= caps.shared_bytes_max;
     let divides = match shape.tier {
-        Tier::Scalar => false,
+        Tier::Scalar | Tier::Summed => false,
         Tier::Matrix => Spread::of_shape(caps, shape).is_some_and(|spread| {
             let units = caps.matrix_units.expect("it has a spread");
             // Results of a column of fragments pass through the same memory.

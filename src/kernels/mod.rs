@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod attention_tiled;
+pub mod block_sums;
 pub mod embed;
 pub mod fma_peak;
 pub mod gather_rows;

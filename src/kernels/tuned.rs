@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::attention;
 use super::matmul::{Shape, Tier};
 use super::matmul_experts::Params;
+use super::matmul_sliced;
 use super::matmul_tiled::{self, NARROW_TIERS};
 use crate::gpu::{BufferSlice, Capabilities, Choice, Command, Dispatch, Recording, Work};
 
@@ -64,8 +65,8 @@ fn chosen(choice: Choice) -> Option<Shape> {
     Some(Shape { rows, tokens, split, tier })
 }
 
-/// A product in f32 in another shape, as the dispatches that it takes. `room`: for a narrower x;
-/// where there is none for a shape that needs it, the product stays what it is.
+/// A product in f32 in another shape, as the dispatches that it takes. `room`: for what one of them
+/// makes of x; where there is none for a shape that needs it, the product stays what it is.
 #[must_use]
 pub fn reshaped(
     caps: &Capabilities,
@@ -73,11 +74,14 @@ pub fn reshaped(
     shape: Shape,
     room: Option<BufferSlice>,
 ) -> Vec<Dispatch> {
-    if shape.tier == Tier::Scalar {
-        return vec![reshaped_scalar(dispatch, shape)];
+    let pair = |room| match shape.tier {
+        Tier::Summed => matmul_sliced::summed(caps, dispatch, shape, room),
+        _ => matmul_tiled::tiled(caps, dispatch, shape, room),
+    };
+    match shape.tier {
+        Tier::Scalar => vec![reshaped_scalar(dispatch, shape)],
+        _ => room.and_then(pair).map_or_else(|| vec![dispatch.clone()], Vec::from),
     }
-    let tiled = room.and_then(|room| matmul_tiled::tiled(caps, dispatch, shape, room));
-    tiled.map_or_else(|| vec![dispatch.clone()], Vec::from)
 }
 
 fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
@@ -97,17 +101,19 @@ fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
 #[must_use]
 pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<Shape> {
     let own = shape_of(dispatch);
-    let Some((name, [_, _, tokens])) = work_of(dispatch) else { return Vec::new() };
+    let Some((_, [_, _, tokens])) = work_of(dispatch) else { return Vec::new() };
     let columns = [1, 2, 4, 8].into_iter().filter(|columns| u64::from(*columns) <= tokens);
     // The rows of sliced weights are those of a tile, and nothing shares their columns.
-    let sliced = name.starts_with("matmul_sliced");
+    let sliced = matmul_sliced::is_sliced(dispatch);
     let rows: &[u32] = if sliced { &[own.rows] } else { &[2, 4, 8] };
     let mut shapes = Vec::new();
     for tokens in columns {
         for &rows in rows {
             // More sums than that do not stay in registers.
             if rows * tokens <= 32 {
-                shapes.push(Shape::scalar(rows, tokens, own.split));
+                let shape = Shape::scalar(rows, tokens, own.split);
+                shapes.push(shape);
+                shapes.extend(sliced.then_some(Shape { tier: Tier::Summed, ..shape }));
             }
         }
     }
@@ -142,10 +148,12 @@ fn fits_shared(caps: &Capabilities, shape: Shape) -> bool {
 }
 
 /// The shape for a product in f32: the one that was measured to be the fastest, else by the rules,
-/// which know of narrower numbers only where these are wanted.
-pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, narrow: bool) -> Shape {
+/// which know of narrower numbers, and of sums of x, only where there is room for them.
+pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_room: bool) -> Shape {
     let measured = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
-    let by_rule = || narrow.then(|| matmul_tiled::choose(caps, dispatch)).flatten();
+    let before =
+        || matmul_sliced::choose_summed(dispatch).or_else(|| matmul_tiled::choose(caps, dispatch));
+    let by_rule = || has_room.then(before).flatten();
     let shape = measured.and_then(|choice| chosen(*choice)).or_else(by_rule);
     shape.unwrap_or_else(|| shape_of(dispatch))
 }
@@ -161,14 +169,14 @@ pub(super) fn append_in(
     room: Option<BufferSlice>,
     shape: Shape,
 ) {
-    // A narrower x is a dispatch more.
+    // What is made of x is a dispatch more.
     let wanted = plain.commands.len() + usize::from(shape.tier != Tier::Scalar);
     let before = recording.commands.len();
     append(recording, caps, plain, room, |_| shape);
     assert_eq!(recording.commands.len() - before, wanted, "{shape:?} runs on the device");
 }
 
-/// Appends products recorded in f32, in other shapes. `room`: for a narrower x.
+/// Appends products recorded in f32, in other shapes. `room`: for what is made of x before.
 pub(super) fn append(
     recording: &mut Recording,
     caps: &Capabilities,
@@ -176,12 +184,12 @@ pub(super) fn append(
     room: Option<BufferSlice>,
     shape: impl Fn(&Dispatch) -> Shape,
 ) {
-    let mut narrowed = false;
+    let mut is_made = false;
     for command in plain.commands {
         let Command::Dispatch(dispatch) = command else { continue };
         let mut dispatches = reshaped(caps, &dispatch, shape(&dispatch), room);
         // All slices of the weights have one x.
-        if dispatches.len() > 1 && std::mem::replace(&mut narrowed, true) {
+        if dispatches.len() > 1 && std::mem::replace(&mut is_made, true) {
             dispatches.remove(0);
         }
         dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));

@@ -4,7 +4,7 @@
 //! Weights count once however many tiles of tokens read them, and so do keys and values.
 
 use super::{
-    KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul,
+    KvFormat, PageLayout, attention, block_sums, fma_peak, gather_rows, glu, layer_norm, matmul,
     matmul_experts, maxima,
 };
 use super::{moe_combine, moe_lists, narrow, qkv_post, read_stream, rms_norm};
@@ -75,6 +75,7 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
             match () {
                 () if is("matmul") => of_matmul(dispatch),
                 () if is("narrow") => of_narrow(dispatch),
+                () if is("block_sums") => of_block_sums(dispatch),
                 () if is("moe_route") => of_moe_route(dispatch),
                 () if is("moe_lists") => of_moe_lists(dispatch),
                 () if is("moe_combine") => of_moe_combine(dispatch),
@@ -159,6 +160,18 @@ fn of_narrow(dispatch: &Dispatch) -> Work {
     Work {
         read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
         written_bytes: dispatch.bindings[2].bytes + 4 * rows,
+        flops: rows * columns * if norm { 4 } else { 1 },
+    }
+}
+
+fn of_block_sums(dispatch: &Dispatch) -> Work {
+    let params: block_sums::Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let rows = u64::from(dispatch.groups[0]);
+    let columns = 32 * u64::from(params.blocks);
+    let norm = dispatch.spec[3] == 1;
+    Work {
+        read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
+        written_bytes: rows * columns / 2 + if norm { 4 * rows * columns } else { 0 },
         flops: rows * columns * if norm { 4 } else { 1 },
     }
 }
@@ -323,7 +336,7 @@ mod tests {
                 bias: None,
                 scale: 1.0,
                 epilogue,
-                narrow: None,
+                room: None,
             };
             let mut recording = Recording::new();
             matmul::record(&mut recording, &caps(), &matmul);

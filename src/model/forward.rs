@@ -66,7 +66,8 @@ impl Model {
         let (head_dim, group) = (hyper.head_dim, hyper.heads / hyper.kv_heads);
         let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
         if !one_token_each {
-            let narrow = self.scratch.narrow.is_some() && tokens >= attention_tiled::TOKENS_MIN;
+            let narrow =
+                self.scratch.limits.narrow_products && tokens >= attention_tiled::TOKENS_MIN;
             let tiled = narrow.then(|| attention_tiled::choose(caps, head_dim, group));
             return tiled.flatten().unwrap_or(shape);
         }
@@ -80,21 +81,21 @@ impl Model {
     /// Records a step of the given shape over the pages of `kv`.
     #[must_use]
     pub fn record_forward(&self, kv: &KvCache, shape: BatchShape) -> Recording {
-        self.record(kv, shape, self.scratch.narrow)
+        self.record(kv, shape, true)
     }
 
-    /// The same with all products in f32.
+    /// The same with all products in f32, each one dispatch.
     #[must_use]
     pub fn record_in_f32(&self, kv: &KvCache, shape: BatchShape) -> Recording {
-        self.record(kv, shape, None)
+        self.record(kv, shape, false)
     }
 
-    fn record(&self, kv: &KvCache, shape: BatchShape, narrow: Option<BufferSlice>) -> Recording {
+    fn record(&self, kv: &KvCache, shape: BatchShape, has_room: bool) -> Recording {
         let limits = self.scratch.limits;
         assert!(shape.tokens as usize <= limits.tokens_max, "a batch keeps to the limits");
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
-        let step = Step { model: self, kv, shape, narrow };
+        let step = Step { model: self, kv, shape, has_room };
         if shape.attention.splits > 1 {
             recording.zero(self.scratch.partials.done);
         }
@@ -117,8 +118,8 @@ pub(super) struct Step<'a> {
     pub model: &'a Model,
     pub kv: &'a KvCache,
     pub shape: BatchShape,
-    /// For a product's narrower x, where products may have one.
-    pub narrow: Option<BufferSlice>,
+    /// Whether products may be made of more than one dispatch.
+    pub has_room: bool,
 }
 
 /// Rows that a product reads.
@@ -222,6 +223,11 @@ impl Step<'_> {
         Input::bare(y)
     }
 
+    /// Room for what is made of a product's x before.
+    pub(super) fn room(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.has_room.then(|| self.model.scratch.product_room(is_sliced)).flatten()
+    }
+
     /// A product of all tokens' rows of `input` into `y`, whose rows have `y_width` values.
     pub(super) fn product(
         &self,
@@ -247,7 +253,7 @@ impl Step<'_> {
             bias: projection.bias,
             scale,
             epilogue,
-            narrow: self.narrow,
+            room: self.room(projection.matrix.sliced),
         };
         matmul::record(recording, &self.model.capabilities, &matmul);
     }
@@ -404,7 +410,7 @@ impl Step<'_> {
             bias: head.output_bias,
             scale,
             epilogue,
-            narrow: self.narrow,
+            room: self.room(head.output.sliced),
         };
         matmul::record(recording, caps, &matmul);
         if self.shape.choosing != Choosing::Host {

@@ -118,10 +118,10 @@ impl Model {
         self.capabilities.tuned = tuned;
     }
 
-    /// Room for a product's narrower x, where products may have one.
+    /// Room for what is made of a product's x before.
     #[must_use]
-    pub fn narrow_room(&self) -> Option<BufferSlice> {
-        self.scratch.narrow
+    pub fn product_room(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.scratch.product_room(is_sliced)
     }
 
     /// What the device can do, and how recordings make use of it.

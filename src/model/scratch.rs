@@ -5,8 +5,8 @@ use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError, Executor};
 use crate::kernels::attention::{self, Partials};
 use crate::kernels::maxima;
-use crate::kernels::narrow;
 use crate::kernels::sampling::{PENALTIES_MAX, Penalty, Row};
+use crate::kernels::{block_sums, narrow};
 
 /// Sizes that a model's buffers are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,19 @@ pub(super) struct Scratch {
     pub gathered: BufferSlice,
     /// `[logit_rows_max, vocab]`.
     pub logits: BufferSlice,
-    /// For a product's narrower x, where products may have one.
-    pub narrow: Option<BufferSlice>,
+    /// For what is made of a product's x before, where anything may be.
+    room: Option<BufferSlice>,
     /// The largest logits of a row's chunks, u32 `[logit_rows_max, chunks, 2]`.
     pub maxima: BufferSlice,
 }
 
 impl Scratch {
+    /// Room for what is made of a product's x before: sums where its weights are sliced, narrower
+    /// numbers where these are wanted.
+    pub(super) fn product_room(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.room.filter(|_| is_sliced || self.limits.narrow_products)
+    }
+
     /// Bytes of the activations, by the same sum as [`Scratch::create`].
     pub(super) fn bytes(
         caps: &Capabilities,
@@ -101,8 +107,7 @@ impl Scratch {
             Some(mixture) => mixture_words(mixture, hyper.embedding, tokens).iter().sum(),
             None => 0,
         };
-        let narrow = if limits.narrow_products { narrow_bytes(hyper, &widths, tokens) } else { 0 };
-        narrow
+        room_bytes(caps, hyper, &widths, limits).unwrap_or(0)
             + 4 * (per_token * tokens
                 + mixture
                 + partial_words(caps, hyper, limits).iter().sum::<u64>()
@@ -118,7 +123,9 @@ impl Scratch {
     ) -> Result<Self, DeviceError> {
         let (tokens, rows) = (limits.tokens_max as u64, limits.logit_rows_max as u64);
         let widths = Widths::of(hyper);
-        let [partial_sums, partials_done] = partial_words(executor.capabilities(), hyper, &limits);
+        let caps = executor.capabilities();
+        let [partial_sums, partials_done] = partial_words(caps, hyper, &limits);
+        let room_bytes = room_bytes(caps, hyper, &widths, &limits);
         let mut buffer = |label: &str, words: u64, usage: BufferUsage| {
             let desc = BufferDesc { label: label.into(), bytes: words * 4, usage };
             let buffer = executor.create_buffer(&desc)?;
@@ -170,10 +177,7 @@ impl Scratch {
             },
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
-            narrow: match limits.narrow_products {
-                true => Some(scratch("narrow rows", narrow_bytes(hyper, &widths, tokens) / 4)?),
-                false => None,
-            },
+            room: room_bytes.map(|bytes| scratch("rows made before", bytes / 4)).transpose()?,
             maxima: scratch("largest logits", rows * maxima_words(vocab))?,
         })
     }
@@ -257,6 +261,24 @@ impl MixtureScratch {
             shared_gates: scratch("gates of the shared expert", shared_gates)?,
         })
     }
+}
+
+/// Bytes of what may be made of the widest rows that products read; `None` where nothing may.
+fn room_bytes(
+    caps: &Capabilities,
+    hyper: &HyperParams,
+    widths: &Widths,
+    limits: &Limits,
+) -> Option<u64> {
+    let tokens = limits.tokens_max as u64;
+    let narrow = limits.narrow_products.then(|| narrow_bytes(hyper, widths, tokens));
+    let sums = caps.slices_weights().then(|| sums_bytes(widths, tokens));
+    narrow.max(sums)
+}
+
+/// Bytes of the sums of the widest rows that products read, and of these times a norm's gain.
+fn sums_bytes(widths: &Widths, tokens: u64) -> u64 {
+    block_sums::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden))
 }
 
 /// Bytes of the widest rows that products read, in narrower numbers.

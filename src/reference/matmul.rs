@@ -6,6 +6,7 @@ use super::glu::{gelu, silu};
 use super::{Memory, planes};
 use crate::gpu::{BufferSlice, Dispatch};
 use crate::kernels::matmul::{Epilogue, Operands, Params};
+use crate::kernels::matmul_sliced;
 use crate::tensor::Packing;
 
 /// Below this many products a second thread costs more than it saves.
@@ -72,7 +73,8 @@ fn finish(epilogue: u32, sum: f32, scale: f32, before: f32) -> f32 {
     }
 }
 
-/// The given rows of x, RMS-normalised where the constants ask for it: `[rows, K]`.
+/// The given rows of x, RMS-normalised where the constants ask for it: `[rows, K]`. Where they were
+/// added up before, `gain` holds sums, among them the factor of the norm.
 pub(super) fn prepare(
     x: &[f32],
     dispatch: &Dispatch,
@@ -82,9 +84,12 @@ pub(super) fn prepare(
 ) -> Vec<f32> {
     let width = params.blocks as usize * 32;
     let mut out = Vec::with_capacity(rows.size_hint().0 * width);
-    for row in rows {
-        let row = &x[row * params.x_stride as usize * 4..][..width];
-        if dispatch.spec[5] == 1 {
+    for index in rows {
+        let row = &x[index * params.x_stride as usize * 4..][..width];
+        if matmul_sliced::is_summed(dispatch) {
+            let factor = gain[index * params.blocks as usize * 4 + 3];
+            out.extend(row.iter().map(|v| v * factor));
+        } else if dispatch.spec[5] == 1 {
             let squares: f32 = row.iter().map(|v| v * v).sum();
             let factor = 1.0 / (squares / width as f32 + params.epsilon).sqrt();
             out.extend(row.iter().zip(&gain[..width]).map(|(v, g)| v * g * factor));

@@ -5,6 +5,7 @@
 
 mod attention;
 mod attention_tiled;
+mod block_sums;
 mod embed;
 mod executor;
 mod fma_peak;
@@ -40,7 +41,7 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 17] = [
+    const STEMS: [&str; 18] = [
         "matmul",
         "embed",
         "qkv_post",
@@ -50,6 +51,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "gather_rows",
         "glu",
         "narrow",
+        "block_sums",
         "moe_route",
         "moe_lists",
         "moe_combine",
@@ -79,6 +81,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("layer_norm") => layer_norm::run(dispatch, memory),
         Some("gather_rows") => gather_rows::run(dispatch, memory),
         Some("narrow") => narrow::run(dispatch, memory),
+        Some("block_sums") => block_sums::run(dispatch, memory),
         Some("glu") => glu::run(dispatch, memory),
         Some("read_stream") => read_stream::run(dispatch, memory),
         Some("fma_peak") => fma_peak::run(dispatch, memory),

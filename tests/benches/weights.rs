@@ -117,7 +117,7 @@ fn prepare(
         bias: None,
         scale: 1.0,
         epilogue: Epilogue::Store,
-        narrow: None,
+        room: None,
     };
     let mut recording = Recording::new();
     matmul::record(&mut recording, &caps, &product);

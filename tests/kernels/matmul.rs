@@ -2,7 +2,7 @@
 
 use hob::gpu::{Capabilities, Executor};
 use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
-use hob::kernels::narrow;
+use hob::kernels::{block_sums, narrow};
 use hob::tensor::DType;
 
 use super::{Case, Kind, compiles_slowly, on_both_variants, weights};
@@ -22,7 +22,7 @@ const TOLERANCE_BYTES: f32 = 1e-6;
 /// That of a shape, or of the one chosen without any.
 pub(super) fn tolerance_of(shape: Option<Shape>) -> f32 {
     match shape.map(|shape| shape.tier) {
-        None | Some(Tier::Scalar) => TOLERANCE,
+        None | Some(Tier::Scalar | Tier::Summed) => TOLERANCE,
         Some(Tier::Matrix) => TOLERANCE_MATRIX,
         Some(Tier::Half) => TOLERANCE_HALF,
         Some(Tier::Bytes) => TOLERANCE_BYTES,
@@ -98,7 +98,10 @@ impl Product {
         }
         let gain = case.floats(self.row_len as usize);
         let bias = case.floats(self.rows as usize);
-        let narrow_bytes = narrow::bytes(self.tokens.into(), self.row_len);
+        let room_bytes = [narrow::bytes, block_sums::bytes]
+            .map(|bytes| bytes(self.tokens.into(), self.row_len))
+            .into_iter()
+            .fold(0, u64::max);
         let product = Matmul {
             weights: &matrix.packed,
             x: case.slice(&x),
@@ -111,7 +114,7 @@ impl Product {
             bias: self.bias.then_some(bias),
             scale: if self.epilogue.is_glu() { 1.0 } else { SCALE },
             epilogue: self.epilogue,
-            narrow: Some(case.garbage(narrow_bytes.div_ceil(4) as usize)),
+            room: Some(case.garbage(room_bytes.div_ceil(4) as usize)),
         };
         let caps = if self.slices {
             weights::small_bindings(&case.caps, &matrix.packed.packing())
@@ -337,7 +340,7 @@ fn a_token_has_one_result_whatever_else_is_in_the_batch() {
                     bias: None,
                     scale: 1.0,
                     epilogue: Epilogue::Store,
-                    narrow: None,
+                    room: None,
                 };
                 let shape = Shape::scalar(2, columns, split);
                 matmul::record_shaped(&mut case.recording, &case.caps, &product, shape);

@@ -1,7 +1,8 @@
 //! `shaders/matmul_sliced.comp`.
 
 use hob::gpu::{Capabilities, Executor};
-use hob::kernels::matmul::{self, Epilogue, Matmul};
+use hob::kernels::block_sums;
+use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
 use hob::tensor::{DType, sliced};
 
 use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
@@ -18,6 +19,11 @@ fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     });
 }
 
+/// A shape in which x is added up before.
+fn summed(columns: u32) -> Shape {
+    Shape { tier: Tier::Summed, ..Shape::scalar(4, columns, 1) }
+}
+
 #[test]
 fn sliced_products_of_every_type_equal_the_twins() {
     where_it_runs(|executor, caps| {
@@ -32,6 +38,8 @@ fn sliced_products_of_every_type_equal_the_twins() {
                 Product { norm: true, tokens: 2, ..one },
                 Product { bias: true, norm: true, row_len, ..some },
                 Product { bias: true, norm: true, tokens: 3, ..some },
+                Product { norm: true, shape: Some(summed(8)), ..some },
+                Product { shape: Some(summed(1)), ..one },
             ]);
         }
         check(executor, caps, 1, &products);
@@ -55,7 +63,8 @@ fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
                 for norm in [false, true] {
                     let product = Product::of(DType::Q5_1, 8, tokens).with(epilogue, 8);
                     let bias = !epilogue.is_glu() && norm;
-                    products.push(Product { norm, bias, ..product });
+                    let shape = (tokens == 5).then(|| summed(4));
+                    products.push(Product { norm, bias, shape, ..product });
                 }
             }
         }
@@ -71,6 +80,7 @@ fn sliced_matrices_larger_than_a_binding_are_cut() {
             let product = Product { rows: 304, slices: true, ..Product::of(dtype, 8, 2) };
             products.push(Product { rows: 301, bias: true, ..product });
             products.push(Product { epilogue: Epilogue::GeGlu, ..product });
+            products.push(Product { norm: true, shape: Some(summed(2)), ..product });
         }
         check(executor, caps, 3, &products);
     });
@@ -87,8 +97,18 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
             let matrix = case.matrix(dtype, ROWS, row_len);
             let x = case.floats((TOKENS * row_len) as usize);
             let gain = case.floats(row_len as usize);
-            let parts = [(0, 9), (0, 1), (4, 1), (8, 1), (3, 2)];
-            for (first, tokens) in parts {
+            let room = case.garbage(block_sums::bytes(TOKENS, row_len) as usize / 4);
+            let parts = [
+                (0, 9, None),
+                (0, 1, None),
+                (4, 1, None),
+                (8, 1, None),
+                (3, 2, None),
+                (0, 9, Some(summed(8))),
+                (1, 3, Some(summed(4))),
+                (5, 1, Some(summed(1))),
+            ];
+            for (first, tokens, shape) in parts {
                 let mut from = x;
                 from.offset += first * row_len * 4;
                 from.bytes -= first * row_len * 4;
@@ -105,20 +125,24 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
                     bias: None,
                     scale: 1.0,
                     epilogue: Epilogue::Store,
-                    narrow: None,
+                    room: shape.map(|_| room),
                 };
-                matmul::record(&mut case.recording, &case.caps, &product);
+                let (recording, caps) = (&mut case.recording, &case.caps);
+                match shape {
+                    Some(shape) => matmul::record_shaped(recording, caps, &product, shape),
+                    None => matmul::record(recording, caps, &product),
+                }
                 let tolerance = TOLERANCE * NORM_MAX * matrix.row_sum;
                 let name = format!("{dtype} from {first}");
                 case.expect(name, y, Kind::F32, (ROWS * tokens) as usize, tolerance);
             }
             let found = case.check(executor);
-            for (output, (first, tokens)) in parts.into_iter().enumerate().skip(1) {
+            for (output, (first, tokens, shape)) in parts.into_iter().enumerate().skip(1) {
                 let whole = &found[0][(first * ROWS) as usize..][..(tokens * ROWS) as usize];
                 assert_eq!(
                     &found[output][..whole.len()],
                     whole,
-                    "{dtype}: {tokens} tokens from {first} on"
+                    "{dtype}: {tokens} tokens from {first} on, {shape:?}"
                 );
             }
         }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod attention_tiled;
+mod block_sums;
 mod embed;
 mod fma_peak;
 mod gather_rows;

@@ -10,6 +10,7 @@ use crate::engine::runner::{Runner, STEP_TIMEOUT};
 use crate::gpu::{BufferSlice, Capabilities, DeviceError, Dispatch, Executor, Recording};
 use crate::kernels::matmul::{Operands, Shape, Tier};
 use crate::kernels::matmul_experts::even_routes;
+use crate::kernels::matmul_sliced;
 use crate::kernels::tuned::{AnyShape, candidates, reshaped, shape_of, work_of};
 use crate::probe::Probe;
 
@@ -33,7 +34,7 @@ pub(super) enum Waiting {
 enum Subject {
     Product {
         dispatch: Dispatch,
-        /// Room for a narrower x, where products may have one.
+        /// Room for what is made of x before, where it may be.
         room: Option<BufferSlice>,
         probe: Probe,
         probe_room: Option<BufferSlice>,
@@ -192,7 +193,7 @@ fn product(
     numerics: Numerics,
     dispatch: Dispatch,
 ) -> Result<(Subject, AnyShape, VecDeque<AnyShape>), DeviceError> {
-    let room = runner.model().narrow_room();
+    let room = runner.model().product_room(matmul_sliced::is_sliced(&dispatch));
     let executor = runner.kv_mut().1;
     let mut probe = Probe::take(executor, &dispatch, &HashMap::new())?;
     let operands = Operands::of(&dispatch);
