@@ -14,6 +14,7 @@ mod texts;
 mod tiny;
 
 use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use common::{Driven, Sizes, argmax};
 use hob::gpu::Executor;
@@ -34,28 +35,97 @@ const ROWS_MAX: usize = 16;
 const SIZES: Sizes =
     Sizes { context_tokens: 128, sessions: 4, tokens_max: TOKENS_MAX, format: KvFormat::F16 };
 
+/// What the models run on.
+#[derive(Clone, Copy, Debug)]
+enum On {
+    Reference,
+    Device,
+    WithoutSubgroupOps,
+}
+
+/// A loaded model, and what the validation layer says where it runs.
+struct Loaded {
+    model: Driven,
+    messages: Arc<Mutex<Vec<String>>>,
+}
+
+impl Loaded {
+    fn new(path: &Path, on: On, sizes: Sizes) -> Self {
+        println!("{} on {on:?}", path.display());
+        let (executor, messages): (Box<dyn Executor>, _) = match on {
+            On::Reference => (Box::new(ReferenceExecutor::with_lanes(8)), Arc::default()),
+            On::Device | On::WithoutSubgroupOps => {
+                let executor = device::open(matches!(on, On::WithoutSubgroupOps));
+                let messages = executor.messages();
+                (Box::new(executor), messages)
+            }
+        };
+        Self { model: Driven::load(executor, path, sizes), messages }
+    }
+
+    fn run(&mut self, body: impl Fn(&mut Driven)) {
+        body(&mut self.model);
+        device::assert_silent(&self.messages);
+    }
+}
+
+/// All that this driver is asked for.
+fn executors() -> Vec<On> {
+    let mut all = vec![On::Reference, On::Device];
+    match device::compiles_variants_slowly() {
+        true => println!("left out on this driver: shaders without subgroup operations"),
+        false => all.push(On::WithoutSubgroupOps),
+    }
+    all
+}
+
 /// Runs `body` with the model on every executor.
 fn on_all_executors(path: &Path, sizes: Sizes, body: impl Fn(&mut Driven)) {
-    println!("{} on the reference", path.display());
-    body(&mut Driven::load(Box::new(ReferenceExecutor::with_lanes(8)), path, sizes));
-    for disable_subgroup_ops in [false, true] {
-        if disable_subgroup_ops && device::compiles_variants_slowly() {
-            println!("left out on this driver: shaders without subgroup operations");
-            continue;
-        }
-        let executor = device::open(disable_subgroup_ops);
-        println!("{} on {:?}", path.display(), executor.capabilities().device_name);
-        let messages = executor.messages();
-        body(&mut Driven::load(Box::new(executor), path, sizes));
+    for on in executors() {
+        let mut loaded = Loaded::new(path, on, sizes);
+        loaded.run(&body);
+        let messages = loaded.messages.clone();
+        drop(loaded);
         device::assert_silent(&messages);
     }
 }
 
-/// Runs `body` with every tiny model on every executor.
-fn on_tiny_models(format: KvFormat, body: impl Fn(&mut Driven)) {
-    on_tiny_models_of(Sizes { format, ..SIZES }, body);
+/// A tiny model that several tests use, one after another: drivers take long to compile what it
+/// runs. It is loaded at its first use.
+struct Shared {
+    /// Its place among those of [`tiny::write`].
+    index: usize,
+    on: On,
+    loaded: Mutex<Option<Loaded>>,
 }
 
+/// Every tiny model on every executor, in [`SIZES`].
+static TINY: LazyLock<Vec<Shared>> = LazyLock::new(|| {
+    let on_all =
+        (0..tiny::COUNT).flat_map(|index| executors().into_iter().map(move |on| (index, on)));
+    on_all.map(|(index, on)| Shared { index, on, loaded: Mutex::default() }).collect()
+});
+
+/// Runs `body` with every tiny model on every executor; it gives back what it leases.
+fn on_tiny_models(body: impl Fn(&mut Driven)) {
+    for shared in TINY.iter() {
+        let mut loaded = shared.loaded.lock().unwrap_or_else(|poisoned| {
+            // A test that failed has given back nothing.
+            shared.loaded.clear_poison();
+            let mut loaded = poisoned.into_inner();
+            *loaded = None;
+            loaded
+        });
+        println!("tiny model {} on {:?}", shared.index, shared.on);
+        let loaded = loaded.get_or_insert_with(|| {
+            let folder = tempfile::tempdir().unwrap();
+            Loaded::new(&tiny::write(folder.path())[shared.index], shared.on, SIZES)
+        });
+        loaded.run(&body);
+    }
+}
+
+/// The same in other sizes, with models of the test's own.
 fn on_tiny_models_of(sizes: Sizes, body: impl Fn(&mut Driven)) {
     let folder = tempfile::tempdir().unwrap();
     for path in tiny::write(folder.path()) {
@@ -114,7 +184,7 @@ fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
 #[test]
 fn prefill_of_many_tokens_equals_as_many_decode_steps() {
     for format in [KvFormat::F16, KvFormat::F32, KvFormat::Q8_0] {
-        on_tiny_models(format, |model| {
+        on_tiny_models_of(Sizes { format, ..SIZES }, |model| {
             let tokens = random_tokens(1, 40);
             let lease = model.lease(tokens.len());
             let decoded: Vec<Vec<f32>> = (0..tokens.len())
@@ -161,7 +231,7 @@ fn continue_greedily(
 #[test]
 fn interleaved_sessions_give_what_each_gives_alone() {
     const STEPS: usize = 6;
-    on_tiny_models(KvFormat::F16, |model| {
+    on_tiny_models(|model| {
         let prompts = [random_tokens(2, 7), random_tokens(3, 33)];
         let alone = prompts.each_ref().map(|prompt| {
             let lease = model.lease(prompt.len() + STEPS);
@@ -260,7 +330,7 @@ fn a_session_among_up_to_fifteen_others_gives_what_it_gives_alone() {
 /// that it begins at every place of the kernels' tiles.
 #[test]
 fn a_slice_of_a_prompt_gives_the_same_wherever_it_begins() {
-    on_tiny_models(KvFormat::F16, |model| {
+    on_tiny_models(|model| {
         let (prompt, other) = (random_tokens(12, 45), random_tokens(13, 64));
         let lease = model.lease(prompt.len());
         let alone = step(model, vec![span(&lease, 0, &prompt, 1)]);
@@ -281,7 +351,7 @@ fn a_slice_of_a_prompt_gives_the_same_wherever_it_begins() {
 /// evaluated alone, and so is what its origin does meanwhile.
 #[test]
 fn a_fork_and_its_origin_give_what_each_text_gives_alone() {
-    on_tiny_models(KvFormat::F16, |model| {
+    on_tiny_models(|model| {
         let text = random_tokens(8, 45);
         let ways = [random_tokens(9, 5), random_tokens(10, 5)];
         let alone = ways.each_ref().map(|way| {
@@ -359,7 +429,7 @@ fn check_causal(model: &mut Driven, texts: [&[u32]; 2], shared: usize) {
 
 #[test]
 fn the_cache_is_contextual() {
-    on_tiny_models(KvFormat::F16, |model| {
+    on_tiny_models(|model| {
         let (mut a, mut b) = (random_tokens(4, 9), random_tokens(5, 9));
         (a[8], b[8]) = (17, 17);
         check_contextual(model, [&a, &b]);
@@ -372,7 +442,7 @@ fn the_cache_is_contextual() {
 
 #[test]
 fn the_cache_is_causal() {
-    on_tiny_models(KvFormat::F16, |model| {
+    on_tiny_models(|model| {
         let a = random_tokens(6, 16);
         for changed in [1, 5, 15] {
             let mut b = a.clone();

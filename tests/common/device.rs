@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use hob::gpu::Capabilities;
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 
 /// Opens the device that the environment names; a missing one fails the test.
@@ -23,6 +24,12 @@ pub fn open_as(config: &VulkanConfig) -> VulkanExecutor {
 /// few.
 pub fn compiles_variants_slowly() -> bool {
     std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-25.0")
+}
+
+/// Whether the device takes all that a test has for it: of the drivers that run on the CPU only the
+/// fastest does. The others take a part of each kind, which shows what they make of the shaders.
+pub fn runs_all(caps: &Capabilities) -> bool {
+    !caps.is_cpu() || std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-26.1")
 }
 
 /// Fails if the validation layer has said anything.

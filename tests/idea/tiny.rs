@@ -110,8 +110,11 @@ fn build(architecture: &str, matrix_type: DType) -> Vec<u8> {
     builder.gguf.build()
 }
 
+/// How many models there are.
+pub const COUNT: usize = 2;
+
 /// Writes the models to `folder`: one plain, one with windows and norms in every place.
-pub fn write(folder: &std::path::Path) -> [PathBuf; 2] {
+pub fn write(folder: &std::path::Path) -> [PathBuf; COUNT] {
     [("llama", DType::F16), ("gemma3", DType::Q8_0)].map(|(architecture, dtype)| {
         let path = folder.join(format!("{architecture}.gguf"));
         std::fs::write(&path, build(architecture, dtype)).expect("a temporary folder takes a file");

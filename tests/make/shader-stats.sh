@@ -29,10 +29,20 @@ extremes() {
          END { for (i = 1; i <= kernels; i++) print line[order[i]] }'
 }
 
+# One core each, two at a time.
+tables=$(mktemp -d)
+trap 'rm -rf "$tables"' EXIT
+for family in "${families[@]}"; do
+    [[ $(jobs -rp | wc -l) -lt 2 ]] || wait -n || true
+    RADV_FORCE_FAMILY=$family "$driver/run.sh" "$hob" shader-stats >"$tables/$family" ||
+        touch "$tables/$family.failed" &
+done
+wait
+
 status=0
 for family in "${families[@]}"; do
-    table=$(RADV_FORCE_FAMILY=$family "$driver/run.sh" "$hob" shader-stats) || status=1
-    if [[ -n $summary ]]; then extremes <<<"$table"; else printf '%s\n' "$table"; fi
+    if [[ -n $summary ]]; then extremes <"$tables/$family"; else cat "$tables/$family"; fi
+    [[ ! -e $tables/$family.failed ]] || status=1
     echo
 done
 exit "$status"
