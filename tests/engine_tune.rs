@@ -3,6 +3,8 @@
 
 #[path = "common/faults.rs"]
 mod faults;
+#[path = "common/posing.rs"]
+mod posing;
 #[path = "common/random.rs"]
 mod random;
 #[path = "common/streams.rs"]
@@ -18,10 +20,14 @@ use hob::config::Numerics;
 use hob::engine::{
     self, EngineOptions, Runner, TuneOptions, TunedWork, Tuner, Verdict, WorkSize, tuned_on,
 };
-use hob::gpu::{BufferDesc, BufferHandle, Capabilities, DeviceError, Dispatch, Executor};
+use hob::gpu::{
+    BufferDesc, BufferHandle, Capabilities, DeviceError, Dispatch, Executor, MatrixUnits,
+};
+use hob::kernels::attention_tiled::Cut;
 use hob::kernels::matmul::{Shape, Tier};
 use hob::kernels::tuned::{AnyShape, Tile};
 use hob::reference::ReferenceExecutor;
+use posing::Posing;
 use streams::{Failure, join, play};
 
 fn tune_options(folder: Option<&Path>, quiet: Duration) -> TuneOptions {
@@ -90,7 +96,9 @@ fn products(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
 fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
     [true, false].map(|single| {
         let is_it = |work: &&TunedWork| match work.size {
-            WorkSize::Attention { one_token_each, .. } => one_token_each == single,
+            WorkSize::Attention { one_token_each, narrow, .. } => {
+                one_token_each == single && !narrow
+            }
             WorkSize::Product { .. } => false,
         };
         let work = works.iter().find(is_it).expect("it is measured");
@@ -132,7 +140,7 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
         assert!(shapes.len() <= 11);
     }
     // Three query heads share a kv head.
-    let tile = |heads, tile_tokens| Tile { tile_tokens, heads };
+    let tile = |heads, tile_tokens| Tile { tile_tokens, heads, matrix: None };
     let [(single, one), (prompts, many)] = attention(&works);
     assert_eq!((single[0].0, one), (tile(3, 1), tile(1, 1)));
     assert_eq!((prompts[0].0, many, prompts.len()), (tile(3, 2), tile(1, 4), 7));
@@ -183,7 +191,7 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
     }
     assert!(wrong > 5, "{wrong}");
     let [_, (tiles, chosen)] = attention(&works);
-    let fault = Tile { tile_tokens: 8, heads: 1 };
+    let fault = Tile { tile_tokens: 8, heads: 1, matrix: None };
     for (tile, verdict) in tiles {
         assert_eq!(matches!(verdict, Verdict::Wrong(_)), tile == fault, "{tile:?}");
     }
@@ -237,7 +245,7 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
         assert_eq!(shapes[0].tier, Tier::Scalar);
         let measured = shapes.iter().zip(&product.shapes);
         for (shape, measured) in measured.filter(|(shape, _)| shape.tier == Tier::Half) {
-            assert!(tokens >= 16, "{product:?}");
+            assert!(tokens >= 8, "fewer do not half fill a tile: {product:?}");
             let wrong = shape.tokens == 64;
             assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{product:?}");
         }
@@ -246,10 +254,85 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
             let time = product.shapes[product.chosen].nanoseconds;
             assert_eq!((time, best.tokens < 64), (11.0, true), "{product:?}");
         } else {
-            assert!(tokens < 16, "{product:?}");
+            assert!(tokens < 8, "{product:?}");
         }
     }
     assert!(chosen >= 5, "{fastest:?}");
+    Ok(())
+}
+
+/// Subgroups and positions of a block, where matrix units attend.
+fn cut(dispatch: &Dispatch) -> Option<[u32; 2]> {
+    let is_tiled = dispatch.kernel.name == "attention_tiled";
+    is_tiled.then(|| [dispatch.spec[1], dispatch.spec[11]])
+}
+
+/// Of attention by matrix units the smallest tile is the fastest, then that of two subgroups with
+/// short blocks; lanes are slower than any.
+fn times_of_cuts(dispatch: &Dispatch) -> f64 {
+    match cut(dispatch) {
+        Some([1, _]) => 10.0,
+        Some([2, 16]) => 20.0,
+        Some(_) => 50.0,
+        None => 100.0,
+    }
+}
+
+/// Tunes attention, which comes before all products, on a GPU with matrix units.
+fn tune_attention(
+    model: &Path,
+    plan: &Plan,
+    numerics: Numerics,
+) -> Result<(Runner, Vec<TunedWork>), Failure> {
+    let mut posing = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Matrix);
+    let units = MatrixUnits { m: 16, n: 16, k: 16, subgroup: 32 };
+    posing.capabilities.matrix_units = Some(units);
+    let tune = tune_options_by(numerics, None, Duration::ZERO);
+    let options = options(Some(tune.clone()));
+    let mut runner = engine::open(plan.open(posing)?, model, &options, &mut |_, _| {})?.runner;
+    let mut tuner = Tuner::new(tune);
+    tuner.prepare(&mut runner);
+    while products(tuner.done()).is_empty() && tuner.step(&mut runner)?.is_some() {}
+    Ok((runner, tuner.done().to_vec()))
+}
+
+#[test]
+fn attention_by_matrix_units_is_tuned_where_narrower_numbers_are_allowed() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let plan = Plan::default();
+    plan.set_times(times_of_cuts);
+    plan.set_wrong_where(|dispatch| matches!(cut(dispatch), Some([1, _])));
+    let is_narrow =
+        |work: &&TunedWork| matches!(work.size, WorkSize::Attention { narrow: true, .. });
+    let (runner, works) = tune_attention(&model, &plan, Numerics::Exact)?;
+    assert_eq!(works.iter().find(is_narrow), None, "nothing of it may be chosen");
+    assert_eq!(runner.model().attention_shape(false, 32, 32).matrix, None);
+
+    let (runner, works) = tune_attention(&model, &plan, Numerics::Fastest)?;
+    let work = works.iter().find(is_narrow).expect("it is measured");
+    let cuts: Vec<Option<Cut>> = (work.shapes.iter())
+        .map(|measured| match measured.shape {
+            AnyShape::Attention(tile) => tile.matrix,
+            AnyShape::Product(shape) => panic!("{shape:?} of attention"),
+        })
+        .collect();
+    assert_eq!((&*work.kernel, cuts.len()), ("attention_tiled", 7), "{work:?}");
+    assert!(cuts[0].is_some_and(|cut| cut.subgroups == 4), "the largest, by rule: {work:?}");
+    assert_eq!(cuts[6], None, "lanes compete");
+    for (cut, measured) in cuts.iter().zip(&work.shapes) {
+        let wrong = cut.is_some_and(|cut| cut.subgroups == 1);
+        assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{work:?}");
+    }
+    let best = Cut { subgroups: 2, positions: 16, q_shared: false };
+    assert_eq!((cuts[work.chosen], work.ratio()), (Some(best), 0.4), "{work:?}");
+    let shape = |tokens| runner.model().attention_shape(false, tokens, 32);
+    assert_eq!((shape(16).matrix, shape(15).matrix), (Some(best), None), "batches are cut so");
+
+    // Where lanes are the fastest, they take long prompts too.
+    plan.set_times(|dispatch| if cut(dispatch).is_some() { 100.0 } else { 50.0 });
+    let (runner, _) = tune_attention(&model, &plan, Numerics::Fastest)?;
+    assert_eq!(runner.model().attention_shape(false, 32, 32).matrix, None);
     Ok(())
 }
 

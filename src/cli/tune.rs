@@ -116,14 +116,19 @@ fn size_cells(size: &WorkSize) -> (String, String) {
         WorkSize::Product { rows, row_len, tokens } => {
             (format!("{rows}x{row_len}"), tokens.to_string())
         }
-        WorkSize::Attention { head_dim, group, cache, one_token_each } => {
-            let tokens = if *one_token_each { "1" } else { "prompt" };
+        WorkSize::Attention { head_dim, group, cache, one_token_each, narrow } => {
+            let tokens = match (one_token_each, narrow) {
+                (true, _) => "1",
+                (false, false) => "prompt",
+                (false, true) => "prompt 16+",
+            };
             (format!("{group}x{head_dim} {cache}"), tokens.into())
         }
     }
 }
 
-/// A shape and what was found out about it: rows of a lane (or heads), tokens and split.
+/// A shape and what was found out about it: rows of a lane (or heads), tokens, and split (or
+/// positions of a block).
 fn cell(measured: &Measured) -> String {
     let microseconds = measured.nanoseconds / 1000.0;
     let shape = match measured.shape {
@@ -133,7 +138,13 @@ fn cell(measured: &Measured) -> String {
         AnyShape::Product(Shape { rows, tokens, split, tier }) => {
             format!("{} {rows}x{tokens}/{split}", tier.name())
         }
-        AnyShape::Attention(Tile { tile_tokens, heads }) => format!("{heads}x{tile_tokens}"),
+        AnyShape::Attention(Tile { tile_tokens, heads, matrix: None }) => {
+            format!("{heads}x{tile_tokens}")
+        }
+        AnyShape::Attention(Tile { tile_tokens, heads, matrix: Some(cut) }) => {
+            let q = if cut.q_shared { " q shared" } else { "" };
+            format!("matrix {heads}x{tile_tokens}/{}{q}", cut.positions)
+        }
     };
     match &measured.verdict {
         Verdict::Right => format!("{shape} {microseconds:.0}"),

@@ -113,6 +113,9 @@ pub enum WorkSize {
         cache: String,
         /// Whether every session has one token; else there are prompts.
         one_token_each: bool,
+        /// Whether they are long enough for matrix units, and narrower numbers are wanted.
+        #[serde(default)]
+        narrow: bool,
     },
 }
 

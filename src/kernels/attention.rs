@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::attention_tiled::{self, Cut};
-use super::tuned::{self, Tile};
+use super::tuned::{self, Batches, Tile};
 use super::{PageLayout, by_subgroups, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 
@@ -63,8 +63,8 @@ impl Shape {
     #[must_use]
     pub fn choose(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
         let rule = Self::by_rule(caps, head_dim, group, one_token_each);
-        match tuned::attention(caps, head_dim, group, one_token_each) {
-            Some(Tile { tile_tokens, heads }) => Self { tile_tokens, heads, ..rule },
+        match tuned::attention(caps, head_dim, group, Batches::plain(one_token_each)) {
+            Some(Tile { tile_tokens, heads, .. }) => Self { tile_tokens, heads, ..rule },
             None => rule,
         }
     }

@@ -3,8 +3,11 @@
 //! It takes the place of `attention` where narrower numbers than f32 are wanted, for batches with
 //! prompts, on devices whose cooperative matrices fit the heads.
 
+use serde::{Deserialize, Serialize};
+
 use super::attention::{Attention, Params, Shape};
 use super::spirv;
+use super::tuned::{self, Batches};
 use crate::gpu::{Capabilities, Dispatch, MatrixUnits};
 
 const _: () = assert!(spirv::ATTENTION_TILED_PUSH_BYTES as usize == size_of::<Params>());
@@ -22,11 +25,14 @@ const POSITIONS_WANTED: [u32; 2] = [32, 16];
 /// memory.
 const Q_KEPT_DIM_MAX: u32 = 128;
 
+/// Largest head of which q in fragments takes so few registers that it is not worth shared memory.
+const Q_SMALL_DIM_MAX: u32 = 64;
+
 /// Sums that a lane has registers for.
 const SUMS_MAX: u32 = 128;
 
 /// How matrix units take a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cut {
     /// Subgroups, each with as many rows as a fragment.
     pub subgroups: u32,
@@ -70,6 +76,15 @@ pub fn is_offered(caps: &Capabilities) -> bool {
     caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some()
 }
 
+impl Cut {
+    /// The shape of a workgroup that is cut so. `group`: query heads of a kv head.
+    fn shape(self, units: MatrixUnits, group: u32) -> Shape {
+        let rows = self.subgroups * units.m;
+        let heads = group.div_ceil(group.div_ceil(rows));
+        Shape { tile_tokens: rows / heads, heads, splits: 1, matrix: Some(self) }
+    }
+}
+
 /// The shape with so many rows at most; `None` where the device cannot run it.
 ///
 /// `group`: query heads of a kv head.
@@ -79,15 +94,43 @@ pub fn shape(caps: &Capabilities, head_dim: u32, group: u32, rows: u32) -> Optio
     let (subgroups, q_shared) = (rows / units.m, head_dim > Q_KEPT_DIM_MAX);
     let cuts = POSITIONS_WANTED.map(|positions| Cut { subgroups, positions, q_shared });
     let cut = cuts.into_iter().find(|cut| cut.is_possible(caps, units, head_dim))?;
-    let rows = cut.subgroups * units.m;
-    let heads = group.div_ceil(group.div_ceil(rows));
-    Some(Shape { tile_tokens: rows / heads, heads, splits: 1, matrix: Some(cut) })
+    Some(cut.shape(units, group))
 }
 
-/// The shape for batches with prompts: the largest that fits. `None` where lanes compute it as well
-/// (software drivers), the device cannot, or computes wrongly.
+/// Every shape that may be the fastest on a device.
+#[must_use]
+pub fn shapes(caps: &Capabilities, head_dim: u32, group: u32) -> Vec<Shape> {
+    let Some(units) = caps.matrix_units.filter(|_| is_offered(caps)) else { return Vec::new() };
+    let ways: &[bool] = match (head_dim <= Q_SMALL_DIM_MAX, head_dim <= Q_KEPT_DIM_MAX) {
+        (true, _) => &[false],
+        (false, true) => &[false, true],
+        (false, false) => &[true],
+    };
+    let cuts = ROWS_WANTED.into_iter().flat_map(|rows| {
+        let subgroups = rows / units.m;
+        POSITIONS_WANTED.into_iter().flat_map(move |positions| {
+            ways.iter().map(move |q_shared| Cut { subgroups, positions, q_shared: *q_shared })
+        })
+    });
+    let possible = cuts.filter(|cut| cut.is_possible(caps, units, head_dim));
+    possible.map(|cut| cut.shape(units, group)).collect()
+}
+
+/// The shape for batches with prompts: the one that was measured to be the fastest, else the
+/// largest that fits. `None` where lanes compute it as well (software drivers) or were measured to
+/// be faster, the device cannot, or computes wrongly.
 #[must_use]
 pub fn choose(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
+    let rule = by_rule(caps, head_dim, group)?;
+    match tuned::attention(caps, head_dim, group, Batches::NarrowPrompts) {
+        Some(tile) => tile.matrix.map(|_| tile.shape(1)),
+        None => Some(rule),
+    }
+}
+
+/// The same whatever was measured.
+#[must_use]
+pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
     let units = caps.matrix_units?;
     let keeps_sums = units.m * head_dim <= SUMS_MAX * units.subgroup;
     if caps.is_cpu() || caps.avoids(&spirv::ATTENTION_TILED) || !keeps_sums {

@@ -21,11 +21,11 @@ const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_SPECS == 8);
 /// All tiers but that of f32.
 pub const NARROW_TIERS: [Tier; 3] = [Tier::Matrix, Tier::Half, Tier::Bytes];
 
-/// Fewer tokens do not fill a tile.
+/// Fewer tokens do not fill a tile: then only a measurement chooses one.
 pub const TOKENS_MIN: u32 = 16;
 
-/// Fewer routes of an expert, on average, do not half fill one.
-pub const ROUTES_MIN: u32 = 8;
+/// Fewer columns (tokens, or routes of an expert on average) do not half fill one.
+pub const COLUMNS_MIN: u32 = 8;
 
 /// Rows that a tile should have, and columns, at most: larger ones read less and need more
 /// registers.
@@ -152,9 +152,8 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
 #[must_use]
 pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape> {
     let params = Params::of(product);
-    let fewest = if params.has_experts() { ROUTES_MIN } else { TOKENS_MIN };
     let columns = params.columns();
-    if columns < fewest || kernel(caps, product, tier).is_none() {
+    if columns < COLUMNS_MIN || kernel(caps, product, tier).is_none() {
         return Vec::new();
     }
     let mut found: Vec<Shape> = Vec::new();
@@ -186,6 +185,9 @@ pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
         return None;
     }
     let params = Params::of(product);
+    if !params.has_experts() && params.columns() < TOKENS_MIN {
+        return None;
+    }
     let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, product, tier));
     let found = found.into_iter().find(|shapes| !shapes.is_empty())?;
     let workgroups =

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attention;
+use super::attention_tiled::{self, Cut};
 use super::matmul::{Shape, Tier};
 use super::matmul_experts::Params;
 use super::matmul_sliced;
@@ -213,27 +214,60 @@ pub struct Tile {
     pub tile_tokens: u32,
     /// Query heads of one kv head that it takes.
     pub heads: u32,
+    /// How matrix units take it, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrix: Option<Cut>,
 }
 
 impl Tile {
     /// That of a shape.
     #[must_use]
     pub fn of(shape: attention::Shape) -> Self {
-        Self { tile_tokens: shape.tile_tokens, heads: shape.heads }
+        Self { tile_tokens: shape.tile_tokens, heads: shape.heads, matrix: shape.matrix }
+    }
+
+    /// The shape with so many splits.
+    #[must_use]
+    pub fn shape(self, splits: u32) -> attention::Shape {
+        let Self { tile_tokens, heads, matrix } = self;
+        attention::Shape { tile_tokens, heads, splits, matrix }
+    }
+}
+
+/// Batches whose attention is cut alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batches {
+    /// Of prompts, or parts of them.
+    Prompts = 0,
+    /// Of a token of each session.
+    Single = 1,
+    /// Of prompts of [`attention_tiled::TOKENS_MIN`] tokens or more, where narrower numbers than
+    /// f32 are wanted and there are matrix units.
+    NarrowPrompts = 2,
+}
+
+impl Batches {
+    /// Those without narrower numbers.
+    #[must_use]
+    pub fn plain(one_token_each: bool) -> Self {
+        if one_token_each { Self::Single } else { Self::Prompts }
     }
 }
 
 /// The work that attention is, whatever its pages hold: a runner has pages of one kind. Heads of
-/// so many dimensions, `group` to a kv head; for batches of a token each, or with prompts.
+/// so many dimensions, `group` to a kv head.
 #[must_use]
-pub fn attention_work(head_dim: u32, group: u32, one_token_each: bool) -> Work {
-    ("attention", [head_dim.into(), group.into(), one_token_each.into()])
+pub fn attention_work(head_dim: u32, group: u32, batches: Batches) -> Work {
+    ("attention", [head_dim.into(), group.into(), batches as u64])
 }
 
 /// A tile as [`Capabilities::tuned`] has it.
 #[must_use]
 pub fn choice_of_tile(tile: Tile) -> Choice {
-    [tile.tile_tokens, tile.heads, 0, 0]
+    let [subgroups, block] = tile
+        .matrix
+        .map_or([0, 0], |cut| [cut.subgroups, 2 * cut.positions + u32::from(cut.q_shared)]);
+    [tile.tile_tokens, tile.heads, subgroups, block]
 }
 
 /// The tile that was measured to be the fastest.
@@ -241,17 +275,56 @@ pub(super) fn attention(
     caps: &Capabilities,
     head_dim: u32,
     group: u32,
-    one_token_each: bool,
+    batches: Batches,
 ) -> Option<Tile> {
-    let [tile_tokens, heads, ..] =
-        *caps.tuned.get(&attention_work(head_dim, group, one_token_each))?;
-    Some(Tile { tile_tokens, heads })
+    let [tile_tokens, heads, subgroups, block] =
+        *caps.tuned.get(&attention_work(head_dim, group, batches))?;
+    let cut = Cut { subgroups, positions: block / 2, q_shared: block % 2 == 1 };
+    Some(Tile { tile_tokens, heads, matrix: (subgroups > 0).then_some(cut) })
 }
 
-/// Other tiles for attention, at most ten. None needs more memory where positions are split than
-/// the rule's, which has the room.
+/// The tile for attention whatever was measured; `None` where no batch is one of these.
 #[must_use]
-pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Vec<Tile> {
+pub fn tile_by_rule(
+    caps: &Capabilities,
+    head_dim: u32,
+    group: u32,
+    batches: Batches,
+) -> Option<Tile> {
+    let shape = match batches {
+        Batches::NarrowPrompts => attention_tiled::by_rule(caps, head_dim, group)?,
+        plain => attention::Shape::by_rule(caps, head_dim, group, plain == Batches::Single),
+    };
+    Some(Tile::of(shape))
+}
+
+/// Other tiles for attention, at most ten. Those of matrix units also compete with that of lanes.
+#[must_use]
+pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
+    let of_lanes = || Tile::of(attention::Shape::choose(caps, head_dim, group, false));
+    let (mut found, other) = match batches {
+        Batches::NarrowPrompts => {
+            let of_units = attention_tiled::shapes(caps, head_dim, group);
+            (of_units.into_iter().map(Tile::of).collect(), Some(of_lanes()))
+        }
+        plain => (tiles_of_lanes(caps, head_dim, group, plain == Batches::Single), None),
+    };
+    let rule = tile_by_rule(caps, head_dim, group, batches);
+    found.retain(|tile| Some(*tile) != rule);
+    // The widest are the likeliest to be worth their time.
+    found.sort_by_key(|tile| std::cmp::Reverse(tile.heads * tile.tile_tokens));
+    found.truncate(CANDIDATES_MAX - other.iter().len());
+    found.extend(other);
+    found
+}
+
+/// None needs more memory where positions are split than the rule's, which has the room.
+fn tiles_of_lanes(
+    caps: &Capabilities,
+    head_dim: u32,
+    group: u32,
+    one_token_each: bool,
+) -> Vec<Tile> {
     let rule = attention::Shape::by_rule(caps, head_dim, group, one_token_each);
     let padded = |heads: u32| group.div_ceil(heads) * heads;
     let mut heads: Vec<u32> = (1..=group).map(|parts| group.div_ceil(parts)).collect();
@@ -262,12 +335,9 @@ pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: boo
     let rows_max = if caps.subgroup_ops { (2 * own_rows).max(8) } else { own_rows };
     let tokens: &[u32] = if one_token_each { &[1] } else { &[1, 2, 4, 8] };
     let all = heads.iter().flat_map(|heads| {
-        tokens.iter().map(|tile_tokens| Tile { tile_tokens: *tile_tokens, heads: *heads })
+        let tile =
+            |tile_tokens: &u32| Tile { tile_tokens: *tile_tokens, heads: *heads, matrix: None };
+        tokens.iter().map(tile)
     });
-    let fits = |tile: &Tile| tile.heads * tile.tile_tokens <= rows_max && *tile != Tile::of(rule);
-    let mut found: Vec<Tile> = all.filter(fits).collect();
-    // The widest are the likeliest to be worth their time.
-    found.sort_by_key(|tile| std::cmp::Reverse(tile.heads * tile.tile_tokens));
-    found.truncate(CANDIDATES_MAX);
-    found
+    all.filter(|tile| tile.heads * tile.tile_tokens <= rows_max).collect()
 }

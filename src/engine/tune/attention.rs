@@ -5,7 +5,7 @@ use super::WorkSize;
 use crate::engine::runner::Runner;
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Dispatch, Recording};
 use crate::kernels::attention::{self, Attention, Partials, SPLIT_TOKENS};
-use crate::kernels::tuned::Tile;
+use crate::kernels::tuned::{Batches, Tile};
 use crate::kernels::{PageLayout, tuned};
 use crate::probe::{self, Probe};
 use crate::scheduler::{Batch, TokenSpan};
@@ -41,25 +41,31 @@ pub(super) struct Heads {
     causal: bool,
     scale: f32,
     soft_cap: f32,
-    /// Whether every session has one token; else there are prompts.
-    pub one_token_each: bool,
+    batches: Batches,
 }
 
 impl Heads {
     /// Those of the model, for each kind of batch that it has.
     pub(super) fn all(runner: &Runner) -> Vec<Self> {
-        let hyper = runner.model().hyper();
-        let of = |one_token_each| Self {
+        let (model, caps) = (runner.model(), runner.executor().capabilities());
+        let hyper = model.hyper();
+        let of = |batches| Self {
             heads: hyper.heads,
             layout: runner.kv().config().layout,
             causal: !hyper.encoder,
             scale: hyper.attention_scale,
             soft_cap: hyper.attention_soft_cap,
-            one_token_each,
+            batches,
         };
+        // The last compete with the tile that was chosen for prompts.
+        let mut kinds = vec![Batches::Single, Batches::Prompts, Batches::NarrowPrompts];
         // An encoder takes texts whole.
-        let kinds = if hyper.encoder { &[false][..] } else { &[true, false] };
-        kinds.iter().map(|one_token_each| of(*one_token_each)).collect()
+        kinds.retain(|batches| !hyper.encoder || *batches != Batches::Single);
+        let is_had = |heads: &Self| match heads.batches {
+            Batches::NarrowPrompts => model.limits().narrow_products && heads.rule(caps).is_some(),
+            Batches::Single | Batches::Prompts => true,
+        };
+        kinds.into_iter().map(of).filter(is_had).collect()
     }
 
     fn group(&self) -> u32 {
@@ -72,28 +78,24 @@ impl Heads {
             head_dim: self.layout.head_dim,
             group: self.group(),
             cache: self.layout.format.name().to_owned(),
-            one_token_each: self.one_token_each,
+            one_token_each: self.batches == Batches::Single,
+            narrow: self.batches == Batches::NarrowPrompts,
         }
     }
 
     /// The choice's place in [`Capabilities::tuned`].
     pub(super) fn work(&self) -> crate::gpu::Work {
-        tuned::attention_work(self.layout.head_dim, self.group(), self.one_token_each)
+        tuned::attention_work(self.layout.head_dim, self.group(), self.batches)
+    }
+
+    fn rule(&self, caps: &Capabilities) -> Option<Tile> {
+        tuned::tile_by_rule(caps, self.layout.head_dim, self.group(), self.batches)
     }
 
     /// The tile by rule, and the others there are.
     pub(super) fn tiles(&self, caps: &Capabilities) -> (Tile, Vec<Tile>) {
-        let (dim, group, each) = (self.layout.head_dim, self.group(), self.one_token_each);
-        let rule = attention::Shape::by_rule(caps, dim, group, each);
-        (Tile::of(rule), tuned::tiles(caps, dim, group, each))
-    }
-
-    fn shape(&self, caps: &Capabilities, tile: Tile, splits: u32) -> attention::Shape {
-        let (dim, each) = (self.layout.head_dim, self.one_token_each);
-        let mut shape = attention::Shape::by_rule(caps, dim, self.group(), each);
-        Tile { tile_tokens: shape.tile_tokens, heads: shape.heads } = tile;
-        shape.splits = splits;
-        shape
+        let rule = self.rule(caps).expect("the model has such batches on the device");
+        (rule, tuned::tiles(caps, self.layout.head_dim, self.group(), self.batches))
     }
 
     /// Name of the kernel.
@@ -129,7 +131,7 @@ impl Heads {
             partials: Some(Partials { sums, done }),
         };
         let mut recording = Recording::new();
-        attention::record(&mut recording, caps, &args, self.shape(caps, tile, splits), tiles);
+        attention::record(&mut recording, caps, &args, tile.shape(splits), tiles);
         let Some(Command::Dispatch(dispatch)) = recording.commands.pop() else {
             unreachable!("attention is a dispatch")
         };
@@ -159,8 +161,11 @@ impl Sample {
 
     fn new(heads: Heads, depth: u32, tokens: u32) -> Self {
         // A single token sees as many positions as the last one of a prompt.
-        let (depth, tokens) =
-            if heads.one_token_each { (depth + tokens - 1, 1) } else { (depth, tokens) };
+        let (depth, tokens) = if heads.batches == Batches::Single {
+            (depth + tokens - 1, 1)
+        } else {
+            (depth, tokens)
+        };
         let span =
             TokenSpan { table: 0, position: depth, tokens: vec![0; tokens as usize], logits: 0 };
         let (layout, positions) = (heads.layout, depth + tokens);
@@ -183,17 +188,16 @@ impl Sample {
 
     /// Attention of the tokens in such tiles.
     pub(super) fn probe(&self, caps: &Capabilities, tile: Tile) -> Probe {
-        let Heads { heads, layout, one_token_each, .. } = self.heads;
+        let Heads { heads, layout, batches, .. } = self.heads;
         let tiles = self.batch.tiles(tile.tile_tokens);
         let pages = self.positions.div_ceil(PageLayout::TOKENS);
-        let splits = if one_token_each {
+        let splits = if batches == Batches::Single {
             self.positions.div_ceil(SPLIT_TOKENS).next_power_of_two()
         } else {
             1
         };
         let rows = self.batch.token_count() * (heads * layout.head_dim) as usize;
-        let shape = self.heads.shape(caps, tile, splits);
-        let sums = shape.partial_bytes(
+        let sums = tile.shape(splits).partial_bytes(
             caps,
             (heads, layout.kv_heads, layout.head_dim),
             tiles.len() as u64,
