@@ -65,7 +65,7 @@ const KIND: &str = "checks";
 
 /// Tokens of the steps that pipelines are looked for in: all numbers of columns that products tell
 /// apart. The first goes over a page, so that attention has a past to look at.
-const STEPS: [usize; 8] = [40, 1, 2, 3, 5, 9, 17, 128];
+const STEPS: [usize; 10] = [40, 1, 2, 3, 4, 5, 7, 9, 17, 128];
 
 /// Where in a long context a token is looked at as well: there its past is cut in splits, some of
 /// them full and the last one not. What no step wrote holds zeros, which count in a softmax.

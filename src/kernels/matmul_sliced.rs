@@ -25,14 +25,8 @@ fn tile_tokens(tokens: u32) -> u32 {
     }
 }
 
-/// The same where x is added up before. Eight columns are faster than two times four, but not if
-/// half of them are not there.
-fn tile_tokens_summed(tokens: u32) -> u32 {
-    match tokens % 8 {
-        1..=4 => tile_tokens(tokens),
-        _ => 8,
-    }
-}
+/// Columns of a tile at most where x is added up before.
+const SUMMED_TOKENS_MAX: u32 = 8;
 
 /// Whether a dispatch is a product with sliced weights.
 #[must_use]
@@ -55,13 +49,14 @@ pub fn choose_summed(product: &Dispatch) -> Option<Shape> {
     let Params { groups, blocks, tokens, .. } = bytemuck::pod_read_unaligned(&product.push);
     let lanes = product.spec[0];
     let work = [groups * lanes, blocks * 32, tokens].map(u64::from).into_iter().product::<u64>();
-    let shape = Shape { tier: Tier::Summed, ..Shape::scalar(4, tile_tokens_summed(tokens), 1) };
+    let shape = Shape { tier: Tier::Summed, ..Shape::scalar(4, SUMMED_TOKENS_MAX, 1) };
     (work >= SUMMED_MIN).then_some(shape)
 }
 
 /// A product with sliced weights as two dispatches: x added up into `room`, then the product, with
-/// the same bits as by itself. `None` where the first computes wrongly on the device, or there is
-/// not enough room.
+/// the same bits as by itself. Tiles have at most the shape's columns, and about as many each: one
+/// that is half empty takes as long as a full one. `None` where the first dispatch computes wrongly
+/// on the device, or there is not enough room.
 #[must_use]
 pub fn summed(
     caps: &Capabilities,
@@ -82,8 +77,9 @@ pub fn summed(
     let mut after = product.clone();
     after.push = bytemuck::bytes_of(&params).to_vec();
     after.bindings = vec![quads, summed.x, summed.sums, y, bias];
-    [after.spec[4], after.spec[8]] = [shape.tokens, 1];
-    after.groups[0] = params.tokens.div_ceil(shape.tokens);
+    let tiles = params.tokens.div_ceil(shape.tokens);
+    [after.spec[4], after.spec[8]] = [params.tokens.div_ceil(tiles), 1];
+    after.groups[0] = tiles;
     Some([block_sums::of_product(caps, product, &summed), after])
 }
 

@@ -73,6 +73,20 @@ fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
 }
 
 #[test]
+fn sliced_products_have_tiles_of_every_number_of_tokens() {
+    where_it_runs(|executor, caps| {
+        let products: Vec<Product> = (1..=18)
+            .map(|tokens| Product {
+                norm: true,
+                shape: Some(summed(8)),
+                ..Product::of(DType::Q6_K, 8, tokens)
+            })
+            .collect();
+        check(executor, caps, 4, &products);
+    });
+}
+
+#[test]
 fn sliced_matrices_larger_than_a_binding_are_cut() {
     where_it_runs(|executor, caps| {
         let mut products = Vec::new();
@@ -104,7 +118,7 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
                 (4, 1, None),
                 (8, 1, None),
                 (3, 2, None),
-                (0, 9, Some(summed(8))),
+                (0, 8, Some(summed(8))),
                 (1, 3, Some(summed(4))),
                 (5, 1, Some(summed(1))),
             ];
