@@ -62,7 +62,8 @@ pub trait Executor: Send {
     /// Has the capabilities say from now on that the kernel of this name computes wrongly here.
     fn avoid(&mut self, kernel: &'static str);
 
-    /// Creates a buffer, zero-filled but for weights, which are written whole before they are read.
+    /// Creates a buffer, zero-filled but for weights, which are written whole before they are read,
+    /// and for keys and values, whose pages are zeroed before they are leased.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] with the bytes wanted and free.

@@ -3,8 +3,8 @@
 //! A page holds [`PageLayout::TOKENS`](crate::kernels::PageLayout::TOKENS) positions of every layer
 //! and has one owner, the [`KvLease`] that holds it; leases can be moved, not copied. Only a fork
 //! shares its pages, with the lease it was made from: whoever of the two writes first gets a copy.
-//! A page given back by its last owner is zeroed on the device before it can be leased again, so no
-//! session ever reads what another left. Attention reads through the lease's own row of the block
+//! A page is zeroed on the device before it is leased for the first time, and again when its last
+//! owner has given it back, so no session ever reads what another left. Attention reads through the lease's own row of the block
 //! tables.
 
 mod config;
@@ -29,6 +29,9 @@ use pool::PagePool;
 
 /// Zeroing and copying pages takes far less.
 const PAGES_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Fresh pages that are zeroed at once, so that a session does not stop for each.
+const FRESH_PAGES: usize = 16;
 
 /// The pages of one session, in the order of their positions, and its row of the block tables.
 ///
@@ -90,7 +93,8 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Creates the pool's buffers, zeroed.
+    /// Creates the pool's buffers. Their pages are zeroed as they are leased: zeroing all of them
+    /// would cost a start more than a model's weights do on a driver that then has to find memory.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] if the device has no room for it.
@@ -159,10 +163,10 @@ impl KvCache {
         self.pages_available() * PageLayout::TOKENS as usize
     }
 
-    /// Pages that are zeroed and ready.
+    /// Pages that nobody has left anything in.
     #[must_use]
     pub fn pages_free(&self) -> usize {
-        self.pool.clean_pages()
+        self.pool.clean_pages() + self.pool.fresh_pages()
     }
 
     /// Pages given back and not zeroed yet.
@@ -216,6 +220,11 @@ impl KvCache {
             return Ok(Ok(()));
         }
         if wanted > self.pool.clean_pages() {
+            let missing = wanted - self.pool.clean_pages();
+            let fresh = missing.saturating_sub(self.pool.soiled().len());
+            if fresh > 0 && wanted <= self.pool.free_pages() {
+                self.pool.break_in(fresh.max(FRESH_PAGES));
+            }
             self.clean(executor)?;
         }
         let Some(taken) = self.pool.take(wanted) else {
@@ -295,10 +304,14 @@ impl KvCache {
         if self.pool.soiled().is_empty() {
             return Ok(());
         }
+        let mut pages = self.pool.soiled().to_vec();
+        pages.sort_unstable();
+        let runs = transfer::runs(&pages);
         let mut recording = Recording::new();
         for layer in 0..self.layers.len() {
-            for page in self.pool.soiled() {
-                recording.zero(self.page(layer, *page));
+            for (first, count) in &runs {
+                let page = self.page(layer, PageId(*first));
+                recording.zero(BufferSlice { bytes: page.bytes * *count as u64, ..page });
             }
         }
         run(executor, &recording)?;

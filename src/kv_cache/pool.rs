@@ -1,7 +1,8 @@
 //! Who owns which page: pure bookkeeping, without a device.
 //!
 //! A page has one owner, or several that were forked from one another. It is clean and free, owned,
-//! or soiled: given back by its last owner and not zeroed yet.
+//! soiled: given back by its last owner and not zeroed yet, or fresh: not zeroed since the pool's
+//! memory was had from the driver.
 
 /// A page's number in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,18 +25,20 @@ pub(super) struct PagePool {
     free: Vec<PageId>,
     /// Given back and not yet zeroed.
     soiled: Vec<PageId>,
+    /// Never owned since their memory was had; taken from the end.
+    fresh: Vec<PageId>,
 }
 
 impl PagePool {
-    /// A pool of clean pages.
+    /// A pool of fresh pages.
     pub(super) fn new(pages: u32) -> Self {
-        let free = (0..pages).rev().map(PageId).collect(); // page 0 goes first
-        Self { owners: vec![0; pages as usize], free, soiled: Vec::new() }
+        let fresh = (0..pages).rev().map(PageId).collect(); // page 0 goes first
+        Self { owners: vec![0; pages as usize], free: Vec::new(), soiled: Vec::new(), fresh }
     }
 
     /// Pages that can be taken, at once or once they are zeroed.
     pub(super) fn free_pages(&self) -> usize {
-        self.free.len() + self.soiled.len()
+        self.free.len() + self.soiled.len() + self.fresh.len()
     }
 
     /// Pages that can be taken at once.
@@ -48,8 +51,20 @@ impl PagePool {
         &self.soiled
     }
 
+    /// Pages that nobody had.
+    pub(super) fn fresh_pages(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Puts up to `count` fresh pages among the soiled.
+    pub(super) fn break_in(&mut self, count: usize) {
+        let kept = self.fresh.len().saturating_sub(count);
+        self.soiled.extend(self.fresh.drain(kept..));
+    }
+
     /// The soiled pages have been zeroed.
     pub(super) fn cleaned(&mut self) {
+        self.soiled.sort_unstable_by_key(|page| std::cmp::Reverse(*page)); // the first go first
         self.free.append(&mut self.soiled);
     }
 
@@ -77,7 +92,7 @@ impl PagePool {
         self.owners[page.0 as usize] > 1
     }
 
-    /// Makes the pool one of `pages` pages, of which those without an owner are clean. Owned ones
+    /// Makes the pool one of `pages` pages, of which those without an owner are fresh. Owned ones
     /// past the end move to free places: old number and new of every owned page, by old number.
     ///
     /// # Panics
@@ -97,8 +112,9 @@ impl PagePool {
         for (from, to) in &moves {
             self.owners[*to] = before[*from];
         }
-        let free = (0..pages as u32).rev().map(PageId);
-        self.free = free.filter(|page| self.owners[page.0 as usize] == 0).collect();
+        let all = (0..pages as u32).rev().map(PageId);
+        self.fresh = all.filter(|page| self.owners[page.0 as usize] == 0).collect();
+        self.free.clear();
         self.soiled.clear();
         let number = |at: usize| PageId(at as u32);
         moves.into_iter().map(|(from, to)| (number(from), number(to))).collect()

@@ -49,6 +49,31 @@ fn released_pages_are_zeroed_before_they_are_leased_again() {
 }
 
 #[test]
+fn pages_that_nobody_had_are_zeroed_as_they_are_leased_and_no_sooner() {
+    let mut executor = ReferenceExecutor::new();
+    let layout = PageLayout { kv_heads: 1, head_dim: 32, format: KvFormat::F16, key_words: 4 };
+    let pages = 2 * FRESH_PAGES;
+    let tokens_max = pages * PageLayout::TOKENS as usize;
+    let context_tokens = tokens_max;
+    let config = KvConfig { layout, layers: 2, context_tokens, tokens_max, leases_max: 1 };
+    let mut cache = KvCache::new(&mut executor, config).expect("memory");
+    let byte =
+        |executor: &mut _, cache: &_, page: usize| byte_of(executor, cache, PageId(page as u32));
+    cache.clean(&mut executor).expect("nothing was given back");
+    assert_ne!(byte(&mut executor, &cache, 0), 0, "as the driver gave it");
+    assert_eq!((cache.pages_free(), cache.pages_soiled()), (pages, 0));
+    let mut lease = cache.lease().expect("a table");
+    cache.grow(&mut executor, &mut lease, 0, 1).expect("device").expect("a page");
+    assert_eq!(lease.pages(), [PageId(0)]);
+    let zeroed: Vec<bool> = (0..pages).map(|at| byte(&mut executor, &cache, at) == 0).collect();
+    assert_eq!(zeroed, [[true; FRESH_PAGES], [false; FRESH_PAGES]].concat(), "a few at once");
+    assert_eq!((cache.pages_free(), cache.pages_soiled()), (pages - 1, 0));
+    cache.grow(&mut executor, &mut lease, 0, tokens_max).expect("device").expect("all pages");
+    assert!((0..pages).all(|at| byte(&mut executor, &cache, at) == 0));
+    cache.release(lease);
+}
+
+#[test]
 fn pages_have_one_owner_and_a_full_pool_says_so() {
     let mut executor = ReferenceExecutor::new();
     let mut cache = cache(&mut executor);

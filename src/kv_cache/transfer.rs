@@ -7,7 +7,7 @@
 //!
 //! That is one form for all devices: what one has computed, another goes on with.
 
-use super::{KvCache, KvLease};
+use super::{KvCache, KvLease, PageId};
 use crate::gpu::{DeviceError, Executor};
 use crate::kernels::PageLayout;
 
@@ -27,7 +27,7 @@ impl KvCache {
     ) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = vec![0; self.config.bytes_of(tokens)];
         let page_bytes = self.config.layout.page_bytes() as usize;
-        let runs = runs(lease, tokens.div_ceil(PageLayout::TOKENS as usize));
+        let runs = runs(&lease.pages[..tokens.div_ceil(PageLayout::TOKENS as usize)]);
         let mut rest = bytes.as_mut_slice();
         for layer in &self.layers {
             for (first, pages) in &runs {
@@ -60,7 +60,7 @@ impl KvCache {
             return Ok(());
         }
         let page_bytes = self.config.layout.page_bytes() as usize;
-        let runs = runs(lease, tokens.div_ceil(PageLayout::TOKENS as usize));
+        let runs = runs(&lease.pages[..tokens.div_ceil(PageLayout::TOKENS as usize)]);
         for (layer, bytes) in
             self.layers.iter().zip(bytes.chunks_exact(bytes.len() / self.layers.len()))
         {
@@ -79,9 +79,9 @@ impl KvCache {
 }
 
 /// The lease's first `pages` pages as runs of neighbours: first page and count.
-fn runs(lease: &KvLease, pages: usize) -> Vec<(u32, usize)> {
+pub(super) fn runs(pages: &[PageId]) -> Vec<(u32, usize)> {
     let mut runs: Vec<(u32, usize)> = Vec::new();
-    for page in &lease.pages[..pages] {
+    for page in pages {
         match runs.last_mut() {
             Some((first, count)) if *first + *count as u32 == page.0 => *count += 1,
             _ => runs.push((page.0, 1)),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Memory, run};
 use crate::gpu::{
-    BufferDesc, BufferHandle, Capabilities, Command, CommandTiming, DeviceError, DeviceType,
-    Executor, MemoryReport, PreparedId, Recording, Ticket, Workarounds,
+    BufferDesc, BufferHandle, BufferUsage, Capabilities, Command, CommandTiming, DeviceError,
+    DeviceType, Executor, MemoryReport, PreparedId, Recording, Ticket, Workarounds,
 };
 
 /// Largest total of buffers; the reference is for small models and tests.
@@ -94,7 +94,12 @@ impl Executor for ReferenceExecutor {
                 free_bytes: free,
             });
         }
-        Ok(self.memory.create(desc.bytes))
+        let buffer = self.memory.create(desc.bytes);
+        if desc.usage == BufferUsage::Kv {
+            // No numbers: whoever reads a page that was not zeroed shows it.
+            self.memory.bytes_mut(buffer).fill(0xff);
+        }
+        Ok(buffer)
     }
 
     fn destroy_buffer(&mut self, buffer: BufferHandle) {

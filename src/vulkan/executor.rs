@@ -216,8 +216,9 @@ impl VulkanExecutor {
         handle: BufferHandle,
         desc: &BufferDesc,
     ) -> Result<BufferHandle, DeviceError> {
-        // Weights are written whole before they are read: their packing covers every byte.
-        if desc.usage == BufferUsage::Weights {
+        // Weights are written whole before they are read: their packing covers every byte. Pages
+        // of keys and values are zeroed one by one.
+        if matches!(desc.usage, BufferUsage::Weights | BufferUsage::Kv) {
             return Ok(handle);
         }
         let bytes = self.memory.get(handle).bytes;
