@@ -1,42 +1,22 @@
 //! From the file's tensors to packed planes on the device, a few megabytes at a time.
+//! `rows` reads and packs them.
 
 use std::collections::HashSet;
 
+use super::rows::Source;
+pub(super) use super::rows::{Arrangement, Part};
 use super::{HyperParams, Limits, ModelLoadError, Progress, scratch::Scratch};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, Executor};
 use crate::kernels::{PackedExperts, PackedMatrix, matmul, matmul_sliced};
 use crate::tensor::layout::Layout;
-use crate::tensor::{DType, Packing, dequantize_row};
+use crate::tensor::{Packing, dequantize_row};
 
-/// Bytes of the file in memory at once: the only copy beside the device's.
+/// Bytes that are packed between two reports of progress.
 const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Largest vocabulary: four times that of any model known.
 const VOCAB_MAX: u64 = 1 << 20;
-
-/// How rows of several tensors make one matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrangement {
-    /// One tensor after the other.
-    Stacked,
-    /// Groups of `lanes` rows in turn from each tensor.
-    Alternating,
-}
-
-/// Neighbouring rows of a tensor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'a> {
-    pub tensor: &'a TensorInfo,
-    pub first: u64,
-    pub rows: u64,
-}
-
-impl<'a> Part<'a> {
-    pub(super) fn whole(tensor: &'a TensorInfo) -> Self {
-        Self { tensor, first: 0, rows: tensor.rows() }
-    }
-}
 
 /// Reads tensors of one file onto one device.
 pub(super) struct Loader<'a> {
@@ -56,6 +36,7 @@ impl<'a> Loader<'a> {
         progress: Progress<'a>,
     ) -> Self {
         let total_bytes = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+        progress(0, total_bytes);
         let used = HashSet::new();
         Self { executor, file, progress, used, done_bytes: 0, total_bytes, parameters: 0 }
     }
@@ -329,14 +310,12 @@ impl<'a> Loader<'a> {
     ) -> Result<(), ModelLoadError> {
         let packing = matrix.packing();
         let layout = &packing.layout;
-        let mut readers: Vec<RowReader<'_>> =
-            parts.iter().map(|part| RowReader::new(self.file, *part, layout.dtype)).collect();
         let group_bytes = packing.group_quad_bytes() + packing.group_word_bytes();
         let step = (CHUNK_BYTES / group_bytes).max(1);
         let mut group = 0;
         while group < packing.groups() {
             let count = step.min(packing.groups() - group);
-            self.pack_groups(matrix, &mut readers, arrangement, (group_first, group), count)?;
+            self.pack_groups(matrix, parts, arrangement, (group_first, group), count)?;
             group += count;
         }
         self.parameters += layout.rows * layout.row_len;
@@ -358,35 +337,33 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Packs `count` groups of the readers' rows, from `first` on, behind `behind` groups.
+    /// Packs `count` groups of the parts' rows, from `first` on, behind `behind` groups.
     fn pack_groups(
         &mut self,
         matrix: &PackedMatrix,
-        readers: &mut [RowReader<'_>],
+        parts: &[Part<'_>],
         arrangement: Arrangement,
         (behind, first): (u64, u64),
         count: u64,
     ) -> Result<(), ModelLoadError> {
         let packing = matrix.packing();
-        let mut rows = Vec::new();
-        for group in first..first + count {
-            read_group(readers, &packing, arrangement, group, &mut rows)?;
-        }
         let (quad_bytes, word_bytes) = (packing.group_quad_bytes(), packing.group_word_bytes());
-        let [mut quads, mut words] =
-            [quad_bytes, word_bytes].map(|bytes| vec![0; (count * bytes) as usize]);
-        packing.pack_groups(&rows, &mut quads, &mut words);
-        // Device memory is slow to write in disorder: one copy.
         let at = behind + first;
-        self.executor.write(matrix.quads, at * quad_bytes, quads.len(), &mut |out| {
-            out.copy_from_slice(&quads);
+        let mut words = vec![0; (count * word_bytes) as usize];
+        let quad_len = (count * quad_bytes) as usize;
+        let source = Source { file: self.file, parts, packing, arrangement };
+        let mut read = Ok(0);
+        // Straight to where they stay: finding memory for them is the threads' work as well.
+        self.executor.write(matrix.quads, at * quad_bytes, quad_len, &mut |out| {
+            read = source.pack(first, out, &mut words);
         })?;
+        let bytes = read?;
         if let Some(buffer) = matrix.words {
             self.executor.write(buffer, at * word_bytes, words.len(), &mut |out| {
                 out.copy_from_slice(&words);
             })?;
         }
-        self.advance(rows.len() as u64);
+        self.advance(bytes);
         Ok(())
     }
 }
@@ -397,69 +374,6 @@ pub(super) fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     match tensor.supported_dtype() {
         Ok(dtype) if rows > 1 => Layout { dtype, rows, row_len, lanes }.bytes().max(tensor.bytes),
         _ => tensor.bytes,
-    }
-}
-
-/// Adds the file's bytes of the rows of a group to `bytes`, `lanes` rows at a time.
-fn read_group(
-    readers: &mut [RowReader<'_>],
-    packing: &Packing,
-    arrangement: Arrangement,
-    group: u64,
-    bytes: &mut Vec<u8>,
-) -> Result<(), ModelLoadError> {
-    let lanes = packing.layout.lanes;
-    let pieces = packing.group_rows() / lanes;
-    let end = packing.layout.rows.div_ceil(lanes);
-    for piece in (group * pieces..(group + 1) * pieces).filter(|piece| *piece < end) {
-        let (part, row) = match arrangement {
-            Arrangement::Alternating => {
-                let parts = readers.len() as u64;
-                ((piece % parts) as usize, piece / parts * lanes)
-            }
-            Arrangement::Stacked => {
-                let mut row = piece * lanes;
-                let mut part = 0;
-                while row >= readers[part].part.rows {
-                    row -= readers[part].part.rows;
-                    part += 1;
-                }
-                (part, row)
-            }
-        };
-        bytes.extend_from_slice(readers[part].rows(row, lanes)?);
-    }
-    Ok(())
-}
-
-/// Reads rows of a tensor in order, a chunk ahead.
-struct RowReader<'a> {
-    file: &'a GgufFile,
-    part: Part<'a>,
-    row_bytes: u64,
-    chunk: Vec<u8>,
-    chunk_first: u64,
-}
-
-impl<'a> RowReader<'a> {
-    fn new(file: &'a GgufFile, part: Part<'a>, dtype: DType) -> Self {
-        let row_bytes = dtype.row_bytes(part.tensor.row_len()).expect("checked by the reader");
-        Self { file, part, row_bytes, chunk: Vec::new(), chunk_first: 0 }
-    }
-
-    /// The bytes of up to `count` rows of the part from `first` on.
-    fn rows(&mut self, first: u64, count: u64) -> Result<&[u8], ModelLoadError> {
-        let count = count.min(self.part.rows - first);
-        let held = self.chunk.len() as u64 / self.row_bytes;
-        if first < self.chunk_first || first + count > self.chunk_first + held {
-            let ahead = (CHUNK_BYTES / self.row_bytes).max(count).min(self.part.rows - first);
-            self.chunk.resize((ahead * self.row_bytes) as usize, 0);
-            let at = (self.part.first + first) * self.row_bytes;
-            self.file.read_tensor(self.part.tensor, at, &mut self.chunk)?;
-            self.chunk_first = first;
-        }
-        let at = ((first - self.chunk_first) * self.row_bytes) as usize;
-        Ok(&self.chunk[at..at + (count * self.row_bytes) as usize])
     }
 }
 

@@ -16,6 +16,7 @@ mod layers;
 mod loader;
 mod pooling;
 mod rope;
+mod rows;
 mod scratch;
 mod updates;
 

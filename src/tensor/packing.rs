@@ -1,14 +1,7 @@
 //! The two ways a matrix lies on a device: rows interleaved by lane, or sliced.
 
-use std::thread;
-
 use super::layout::Layout;
 use super::sliced;
-
-/// More threads than this only wait for memory.
-const THREADS_MAX: usize = 16;
-/// Fewer bytes of rows than this are not worth a thread.
-const THREAD_BYTES: usize = 128 << 10;
 
 /// How a matrix lies in its planes. A group is what is packed, bound and counted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,41 +72,6 @@ impl Packing {
         } else {
             self.layout.pack_group(rows, quads, words);
         }
-    }
-
-    /// Packs rows into the groups that they fill, by as many threads as the machine has processors.
-    ///
-    /// # Panics
-    /// If a length does not fit: a bug of the caller.
-    pub fn pack_groups(&self, rows: &[u8], quads: &mut [u8], words: &mut [u8]) {
-        let row_bytes = self.layout.dtype.row_bytes(self.layout.row_len).expect("whole blocks");
-        let sizes =
-            [self.group_rows() * row_bytes, self.group_quad_bytes(), self.group_word_bytes()]
-                .map(|bytes| bytes as usize);
-        let groups = rows.len().div_ceil(sizes[0]);
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-        let share = groups.div_ceil(threads).max(THREAD_BYTES.div_ceil(sizes[0]));
-        thread::scope(|scope| {
-            let (mut quads, mut words) = (quads, words);
-            for (index, rows) in rows.chunks(share * sizes[0]).enumerate() {
-                let count = rows.len().div_ceil(sizes[0]);
-                let (own_quads, rest) = quads.split_at_mut(count * sizes[1]);
-                let (own_words, other_rest) = words.split_at_mut(count * sizes[2]);
-                (quads, words) = (rest, other_rest);
-                let mut pack = move || {
-                    for (group, rows) in rows.chunks(sizes[0]).enumerate() {
-                        let quads = &mut own_quads[group * sizes[1]..][..sizes[1]];
-                        let words = &mut own_words[group * sizes[2]..][..sizes[2]];
-                        self.pack_group(rows, quads, words);
-                    }
-                };
-                if (index + 1) * share >= groups {
-                    pack(); // the last share is this thread's own
-                } else {
-                    scope.spawn(pack);
-                }
-            }
-        });
     }
 
     /// The weights of `row` as f32, from whole planes.

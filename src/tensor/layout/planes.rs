@@ -11,9 +11,8 @@ pub(super) struct UnitSink<'a> {
 impl UnitSink<'_> {
     pub(super) fn quad(&mut self, index: usize, value: [u32; 4]) {
         let at = (index * self.lanes + self.lane) * 16;
-        for (to, word) in self.quads[at..at + 16].chunks_exact_mut(4).zip(value) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
+        let value = value.map(u32::to_le);
+        self.quads[at..at + 16].copy_from_slice(bytemuck::bytes_of(&value));
     }
 
     pub(super) fn word(&mut self, index: usize, value: u32) {
@@ -99,25 +98,27 @@ pub(super) fn le_u16(bytes: &[u8]) -> u32 {
 }
 
 pub(super) fn words_of(bytes: &[u8]) -> [u32; 4] {
-    std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
+    bytemuck::pod_read_unaligned::<[u32; 4]>(&bytes[..16]).map(u32::from_le)
 }
 
 /// Codes of 32 weights, a byte each, four to a word.
 pub(super) type Codes = [u32; 8];
 
 pub(super) fn codes_of(bytes: &[u8]) -> Codes {
-    std::array::from_fn(|i| le_u32(&bytes[4 * i..]))
+    bytemuck::pod_read_unaligned::<Codes>(&bytes[..32]).map(u32::from_le)
 }
 
 /// Four-bit codes where a byte holds those of weights j (low) and j + 16 (high).
 pub(super) fn half_block_codes(bytes: &[u8]) -> Codes {
-    std::array::from_fn(|i| le_u32(&bytes[4 * (i % 4)..]) >> (4 * (i / 4)) & 0x0f0f_0f0f)
+    let [a, b, c, d] = words_of(bytes);
+    [a, b, c, d, a >> 4, b >> 4, c >> 4, d >> 4].map(|word| word & 0x0f0f_0f0f)
 }
 
 /// Packs the low four bits of codes: word w holds weights 8 w ..; its even nibbles are the first
 /// four, its odd ones the last four.
 pub(super) fn nibbles(codes: Codes) -> [u32; 4] {
-    std::array::from_fn(|w| codes[2 * w] & 0x0f0f_0f0f | (codes[2 * w + 1] & 0x0f0f_0f0f) << 4)
+    let [a, b, c, d, e, f, g, h] = codes.map(|word| word & 0x0f0f_0f0f);
+    [a | b << 4, c | d << 4, e | f << 4, g | h << 4]
 }
 
 /// Packs the low two bits of 16 codes: bits 2 s of byte c belong to weight 4 s + c.

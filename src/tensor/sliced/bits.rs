@@ -112,6 +112,7 @@ fn place(dtype: DType, index: usize, sub: usize) -> Place {
 }
 
 /// Writes unit `index` of the eight rows of a group into the tile's unit, which is zero there.
+#[inline(always)] // with a type that is known, most of this goes
 pub(super) fn slice_unit(
     dtype: DType,
     rows: &[Row; LANES],
@@ -121,22 +122,22 @@ pub(super) fn slice_unit(
 ) {
     let parts = parts(dtype).expect("a sliced type");
     let at = parts.of_group(group);
+    let head = &mut tile[at.head..][..parts.head];
     for (lane, row) in rows.iter().enumerate() {
-        slice_head(dtype, row, (index, lane), &mut tile[at.head..]);
-        for sub in 0..parts.blocks {
-            let step = sub * at.step;
-            slice_scales(dtype, row, (index, sub, lane), &mut tile[at.scales + step..]);
-            let place = place(dtype, index, sub);
-            slice_high(dtype, row, &place, lane, &mut tile[at.high + step..]);
-        }
+        slice_head(dtype, row, (index, lane), head);
     }
     for sub in 0..parts.blocks {
-        let first = place(dtype, index, sub).bits;
-        let bits = &mut tile[at.bits + sub * at.step..][..parts.bits];
+        let (step, place) = (sub * at.step, place(dtype, index, sub));
+        let scales = &mut tile[at.scales + step..][..parts.scales];
+        for (lane, row) in rows.iter().enumerate() {
+            slice_scales(dtype, row, (index, sub, lane), scales);
+        }
+        slice_high(dtype, rows, &place, &mut tile[at.high + step..][..parts.high]);
+        let bits = &mut tile[at.bits + step..][..parts.bits];
         if dtype == DType::Q8_0 {
-            slice_bytes(rows, first, bits);
+            slice_bytes(rows, place.bits, bits);
         } else {
-            slice_nibbles(rows, first, if has_high(dtype) { 0 } else { SIGN }, bits);
+            slice_nibbles(rows, place.bits, if has_high(dtype) { 0 } else { SIGN }, bits);
         }
     }
 }
@@ -146,6 +147,7 @@ fn has_high(dtype: DType) -> bool {
 }
 
 /// Puts the bits that a lane adds to the words of the unit's head.
+#[inline(always)]
 fn slice_head(dtype: DType, row: &Row, (index, lane): (usize, usize), out: &mut [u32]) {
     let half = |bits: u32| (lane / 2, (bits & 0xffff) << (16 * (lane % 2)));
     let (word, bits) = match dtype {
@@ -162,6 +164,7 @@ fn slice_head(dtype: DType, row: &Row, (index, lane): (usize, usize), out: &mut 
 }
 
 /// Puts the bits that a lane adds to the scales of a block.
+#[inline(always)]
 fn slice_scales(
     dtype: DType,
     row: &Row,
@@ -189,68 +192,128 @@ fn slice_scales(
     }
 }
 
-/// Puts the bits that a lane adds to the fifth and sixth bits of a block.
-fn slice_high(dtype: DType, row: &Row, place: &Place, lane: usize, out: &mut [u32]) {
+/// Puts the fifth and sixth bits of a block of eight rows.
+#[inline(always)]
+fn slice_high(dtype: DType, rows: &[Row; LANES], place: &Place, out: &mut [u32]) {
     match dtype {
         DType::Q5_0 | DType::Q5_1 | DType::Q5_K => {
-            let plane = if place.high_in_words { &row.words } else { &row.quads };
-            let word = plane[place.high];
-            for (j, out) in out[..8].iter_mut().enumerate() {
-                *out |= (word >> j & 0x0101_0101) << lane;
+            let plane = |row: &Row| match place.high_in_words {
+                true => row.words[place.high],
+                false => row.quads[place.high],
+            };
+            let mut words = [0; LANES];
+            for (word, row) in words.iter_mut().zip(rows) {
+                *word = plane(row);
             }
+            transpose_bits(&mut words);
+            out[..8].copy_from_slice(&words);
         }
         DType::Q6_K => {
-            for (j, out) in out[..16].iter_mut().enumerate() {
-                // Bit pairs of columns 2 j and 2 j + 1: neighbouring bytes of their word.
-                let word = row.quads[place.high + j / 8] >> (16 * (j % 2) + 2 * (j / 2 % 4));
-                *out |= (word & 3 | (word >> 8 & 3) << 16) << (2 * lane);
+            for half in 0..2 {
+                slice_pairs(rows, place.high + half, &mut out[8 * half..][..8]);
             }
         }
         _ => {}
     }
 }
 
+/// Eight words of bit pairs, those of 16 columns: word j has columns 2 j (low half) and 2 j + 1.
+#[inline(always)]
+fn slice_pairs(rows: &[Row; LANES], word: usize, out: &mut [u32]) {
+    const EVEN: u32 = 0x0003_0003;
+    for (s, out) in out.chunks_exact_mut(2).enumerate() {
+        // Of bytes 0 and 2, and of bytes 1 and 3, a half each.
+        let (mut even, mut odd) = (0, 0);
+        for (lane, row) in rows.iter().enumerate() {
+            let pairs = row.quads[word] >> (2 * s);
+            even |= (pairs & EVEN) << (2 * lane);
+            odd |= (pairs >> 8 & EVEN) << (2 * lane);
+        }
+        out[0] = even & 0xffff | odd << 16;
+        out[1] = even >> 16 | odd & 0xffff_0000;
+    }
+}
+
 /// 32 words of nibbles of eight rows, from word `first` of their quads on.
+#[inline(always)]
 fn slice_nibbles(rows: &[Row; LANES], first: usize, flip: u32, out: &mut [u32]) {
-    for w in 0..4 {
-        let mut words: [u32; LANES] = rows.each_ref().map(|row| row.quads[first + w]);
-        transpose_nibbles(&mut words);
-        for (place, word) in words.into_iter().enumerate() {
-            // Nibble 2 c + h of a row's word is column 4 h + c of its eight.
-            let column = 8 * w + 4 * (place % 2) + place / 2;
-            out[column] = word ^ flip;
+    let mut words = [[0; 4]; LANES];
+    for (words, row) in words.iter_mut().zip(rows) {
+        words.copy_from_slice(&row.quads[first..first + 4]);
+    }
+    transpose_nibbles(&mut words);
+    // Nibble 2 c + h of a row's word is column 4 h + c of its eight.
+    let [a, e, b, f, c, g, d, h] = &words;
+    for (w, out) in out.chunks_exact_mut(8).enumerate() {
+        let columns = [a[w], b[w], c[w], d[w], e[w], f[w], g[w], h[w]];
+        for (out, column) in out.iter_mut().zip(columns) {
+            *out = column ^ flip;
         }
     }
 }
 
 /// 64 words of bytes of eight rows.
+#[inline(always)]
 fn slice_bytes(rows: &[Row; LANES], first: usize, out: &mut [u32]) {
-    for at in 0..8 {
-        for half in 0..2 {
-            let mut words: [u32; 4] = std::array::from_fn(|i| rows[4 * half + i].quads[first + at]);
+    for at in [0, 4] {
+        for (half, rows) in rows.chunks_exact(4).enumerate() {
+            let mut words = [[0; 4]; 4];
+            for (words, row) in words.iter_mut().zip(rows) {
+                words.copy_from_slice(&row.quads[first + at..first + at + 4]);
+            }
             transpose_bytes(&mut words);
-            for (column, word) in words.into_iter().enumerate() {
-                out[8 * at + 4 * half + column] = word ^ SIGN;
+            for (column, words) in words.iter().enumerate() {
+                for (w, word) in words.iter().enumerate() {
+                    out[8 * (at + w) + 4 * half + column] = word ^ SIGN;
+                }
             }
         }
     }
 }
 
+/// Exchanges the bits of `mask` shifted by `shift` in words of `lower` with those of `mask` in
+/// `upper`, of four words at once.
+#[inline(always)]
+fn exchange(lower: &mut [u32; 4], upper: &mut [u32; 4], shift: u32, mask: u32) {
+    for (lower, upper) in lower.iter_mut().zip(upper) {
+        let swap = (*lower >> shift ^ *upper) & mask;
+        *upper ^= swap;
+        *lower ^= swap << shift;
+    }
+}
+
 /// Nibble l of word p becomes nibble p of word l.
-fn transpose_nibbles(words: &mut [u32; 8]) {
-    for (distance, shift, mask) in [(4, 16, 0xffff), (2, 8, 0x00ff_00ff), (1, 4, 0x0f0f_0f0f)] {
-        for first in (0..8).filter(|i| i & distance == 0) {
-            let swap = (words[first] >> shift ^ words[first + distance]) & mask;
-            words[first + distance] ^= swap;
-            words[first] ^= swap << shift;
-        }
+#[inline(always)]
+fn transpose_nibbles(words: &mut [[u32; 4]; 8]) {
+    let [a, b, c, d, e, f, g, h] = words;
+    for (lower, upper) in [(&mut *a, &mut *e), (b, f), (c, g), (d, h)] {
+        exchange(lower, upper, 16, 0xffff);
+    }
+    let [a, b, c, d, e, f, g, h] = words;
+    for (lower, upper) in [(&mut *a, &mut *c), (b, d), (e, g), (f, h)] {
+        exchange(lower, upper, 8, 0x00ff_00ff);
+    }
+    let [a, b, c, d, e, f, g, h] = words;
+    for (lower, upper) in [(&mut *a, &mut *b), (c, d), (e, f), (g, h)] {
+        exchange(lower, upper, 4, 0x0f0f_0f0f);
     }
 }
 
 /// Byte l of word p becomes byte p of word l.
-fn transpose_bytes(words: &mut [u32; 4]) {
-    for (distance, shift, mask) in [(2, 16, 0xffff), (1, 8, 0x00ff_00ff)] {
-        for first in (0..4).filter(|i| i & distance == 0) {
+#[inline(always)]
+fn transpose_bytes(words: &mut [[u32; 4]; 4]) {
+    let [a, b, c, d] = words;
+    exchange(a, c, 16, 0xffff);
+    exchange(b, d, 16, 0xffff);
+    exchange(a, b, 8, 0x00ff_00ff);
+    exchange(c, d, 8, 0x00ff_00ff);
+}
+
+/// Of each of the four bytes: bit l of word p becomes bit p of word l.
+#[inline(always)]
+fn transpose_bits(words: &mut [u32; 8]) {
+    for (distance, shift, mask) in [(4, 4, 0x0f0f_0f0f), (2, 2, 0x3333_3333), (1, 1, 0x5555_5555)] {
+        for first in (0..8).filter(|i| i & distance == 0) {
             let swap = (words[first] >> shift ^ words[first + distance]) & mask;
             words[first + distance] ^= swap;
             words[first] ^= swap << shift;

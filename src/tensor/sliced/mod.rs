@@ -83,15 +83,28 @@ pub fn pack_tile(dtype: DType, row_len: u64, rows: &[u8], out: &mut [u8]) {
             let first = (group * LANES + lane) * row_bytes;
             row.pack(&layout, rows.get(first..first + row_bytes));
         }
-        for (index, unit) in tile.chunks_exact_mut(tile_words).enumerate() {
-            if bits::unit(dtype).is_some() {
-                bits::slice_unit(dtype, &group_rows, index, group, unit);
-            } else {
-                words::slice_unit(dtype, &group_rows, index, group, unit);
-            }
-        }
+        slice_group(dtype, &group_rows, group, &mut tile);
     }
     out.copy_from_slice(bytemuck::cast_slice(&tile));
+}
+
+/// Writes a group of rows into the tile's units, each type by code of its own.
+fn slice_group(dtype: DType, rows: &[Row; LANES], group: usize, tile: &mut [u32]) {
+    let tile_words = TILE_GROUPS * unit(dtype).1;
+    let units = tile.chunks_exact_mut(tile_words).enumerate();
+    macro_rules! slice {
+        ($($dtype:ident),*) => {
+            match dtype {
+                $(DType::$dtype => units.for_each(|(index, unit)| {
+                    bits::slice_unit(DType::$dtype, rows, index, group, unit);
+                }),)*
+                _ => units.for_each(|(index, unit)| {
+                    words::slice_unit(dtype, rows, index, group, unit);
+                }),
+            }
+        };
+    }
+    slice!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K);
 }
 
 /// The weights of `row` as f32, from whole tiles.
