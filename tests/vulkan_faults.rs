@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hob::engine::{self, EngineHandle, EngineOptions, EngineThread};
 use hob::gpu::Executor;
+use hob::scheduler::{Batch, TokenSpan};
 use hob::vulkan::{Faults, VulkanConfig, VulkanExecutor};
 use streams::{Failure, finish, generate, join, recoveries, request};
 
@@ -84,5 +85,36 @@ fn streams_survive_calls_that_fail() -> Result<(), Failure> {
         assert!(recoveries(&engine)? > 0, "{scene:?}");
         join(engine, thread)?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_was_warmed_up_compiles_nothing() -> Result<(), Failure> {
+    const TOKENS: usize = 17;
+    let folder = tempfile::tempdir()?;
+    let [model, _] = tiny::write(folder.path());
+    let options = EngineOptions { context_tokens: 96, ..EngineOptions::default() };
+    let mut found = Vec::new();
+    for warm in [false, true] {
+        let faults = Arc::new(Faults::default());
+        let config = VulkanConfig { faults: Some(Arc::clone(&faults)), ..VulkanConfig::default() };
+        let executor = Box::new(VulkanExecutor::new(&config)?);
+        let runner = &mut engine::open(executor, &model, &options, &mut |_, _| {})?.runner;
+        if warm {
+            runner.warm_up(TOKENS)?;
+        }
+        let (kv, executor) = runner.kv_mut();
+        let mut lease = kv.lease()?;
+        kv.grow(executor, &mut lease, 0, TOKENS)??;
+        let tokens = (0..TOKENS as u32).collect();
+        let span = TokenSpan { table: lease.table(), position: 0, tokens, logits: 1 };
+        let batch = Batch { spans: vec![span] };
+        faults.add("vkCreateComputePipelines", 0, ERROR_OUT_OF_HOST_MEMORY);
+        let first = runner.step(&batch);
+        assert_eq!((first.is_ok(), faults.left()), (warm, usize::from(warm)), "{first:?}");
+        runner.step(&batch)?; // nothing was left behind by what came before
+        found.push(runner.logits(0).to_vec());
+    }
+    assert_eq!(found[0], found[1]);
     Ok(())
 }

@@ -291,6 +291,7 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         chat_template: config.chat_template.clone(),
         tokenizer_fallback: config.tokenizer_fallback,
         sampling: config.sampling,
+        warm_up: true,
         state: folder.map(|folder| StateOptions { folder, model: String::new(), disk_cache_bytes }),
         ..EngineOptions::default()
     }

@@ -256,7 +256,7 @@ impl Runner {
     }
 
     /// A draw as requests want it that say nothing else, with some tokens less likely.
-    fn seeded_draw(&self) -> Wanted {
+    pub(super) fn seeded_draw(&self) -> Wanted {
         let params = SamplingParams {
             seed: Some(1),
             repeat_penalty: 1.1,
@@ -325,7 +325,7 @@ impl Runner {
     }
 
     /// Runs commands once, and forgets them.
-    fn run_now(&mut self, commands: &mut Recording) -> Result<(), DeviceError> {
+    pub(super) fn run_now(&mut self, commands: &mut Recording) -> Result<(), DeviceError> {
         if commands.commands.is_empty() {
             return Ok(());
         }

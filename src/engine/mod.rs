@@ -30,6 +30,7 @@ mod sleep;
 mod steps;
 mod tune;
 mod types;
+mod warm;
 mod worker;
 
 pub use activity::{Activity, Finished, Histogram, KvPages};

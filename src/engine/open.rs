@@ -97,6 +97,8 @@ pub struct EngineOptions {
     pub check: Option<CheckOptions>,
     /// How kernels are tuned; `None`: not at all.
     pub tune: Option<TuneOptions>,
+    /// Whether pipelines of steps to come are built while nobody waits.
+    pub warm_up: bool,
 }
 
 impl Default for EngineOptions {
@@ -124,6 +126,7 @@ impl Default for EngineOptions {
             state: None,
             check: None,
             tune: None,
+            warm_up: false,
         }
     }
 }

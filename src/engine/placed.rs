@@ -121,14 +121,25 @@ pub(super) struct Placed {
     /// That of every cache it has.
     kv_config: KvConfig,
     reopen: Option<Reopen>,
+    /// Tokens of the steps that are warmed up on every device, and of those that are still to be
+    /// on this one, the next last.
+    warm: &'static [usize],
+    cold: Vec<usize>,
     /// For those outside who ask.
     on_device: Arc<AtomicBool>,
 }
 
 impl Placed {
-    pub(super) fn new(runner: Runner, reopen: Option<Reopen>, on_device: Arc<AtomicBool>) -> Self {
+    /// `warm`: tokens of the steps that are to be warmed up, the first ones first.
+    pub(super) fn new(
+        runner: Runner,
+        reopen: Option<Reopen>,
+        warm: &'static [usize],
+        on_device: Arc<AtomicBool>,
+    ) -> Self {
         let kv_config = *runner.kv().config();
-        Self { runner: Some(runner), kv_config, reopen, on_device }
+        let cold = warm.iter().rev().copied().collect();
+        Self { runner: Some(runner), kv_config, reopen, warm, cold, on_device }
     }
 
     /// Whether the model is on a device.
@@ -165,6 +176,7 @@ impl Placed {
         let executor = (reopen.open)()?;
         self.runner =
             Some(reopen.source.load(executor, Some(&mut reopen.open), Some(reserve), progress)?);
+        self.cold = self.warm.iter().rev().copied().collect();
         self.on_device.store(true, Ordering::Release);
         Ok(())
     }
@@ -200,6 +212,19 @@ impl Placed {
         }
         if let Some(reopen) = &mut self.reopen {
             reopen.source.adapters.remove(&number);
+        }
+    }
+
+    /// Whether there is a step to warm up.
+    pub(super) fn is_cold(&self) -> bool {
+        self.runner.is_some() && !self.cold.is_empty()
+    }
+
+    /// Warms the next step up.
+    pub(super) fn warm_up(&mut self) -> Result<(), DeviceError> {
+        match (&mut self.runner, self.cold.pop()) {
+            (Some(runner), Some(tokens)) => runner.warm_up(tokens),
+            _ => Ok(()),
         }
     }
 

@@ -30,6 +30,7 @@ use super::steps::Slices;
 use super::types::{
     AdmitError, EngineEvent, EngineStatus, FinishReason, GenerateRequest, ModelInfo,
 };
+use super::warm;
 use crate::gpu::DeviceError;
 use crate::kernels::PageLayout;
 use crate::scheduler::{Fairness, Priority};
@@ -109,7 +110,12 @@ impl Worker {
                 opened.runner.kv().config(),
                 Arc::clone(&options.memory_turn),
             ),
-            runner: Placed::new(opened.runner, opened.reopen, on_device),
+            runner: Placed::new(
+                opened.runner,
+                opened.reopen,
+                if options.warm_up { &warm::STEPS } else { &[] },
+                on_device,
+            ),
             losses: Losses::default(),
             bad_logits: false,
             reopen_pause: options.reopen_pause,
@@ -245,12 +251,18 @@ impl Worker {
             let unload_in = limit.map(|limit| limit.saturating_sub(idle));
             let tune_in = self.runner.tuning_due_in(idle);
             let tunes = tune_in.is_some() && (unload_in.is_none() || tune_in < unload_in);
-            match receive(commands, if tunes { tune_in } else { unload_in }) {
+            let warms = self.runner.is_cold();
+            let rest = if tunes { tune_in } else { unload_in };
+            match receive(commands, if warms { Some(Duration::ZERO) } else { rest }) {
                 Received::Command(command) => return Ok(Some(command)),
                 Received::Closed => return Ok(None),
                 Received::TimedOut => {
                     // Then it looks for commands again: nobody waits for more than one step.
-                    let done = if tunes { self.runner.tune() } else { self.unload() };
+                    let done = match tunes {
+                        _ if warms => self.runner.warm_up(),
+                        true => self.runner.tune(),
+                        false => self.unload(),
+                    };
                     if let Err(error) = done {
                         self.recover(error)?;
                     }
