@@ -266,6 +266,7 @@ fn wrong_usage_exits_with_2() {
         &["run", "--temperature", "NaN", "x"],
         &["run", "--raw", "--system", "s", "x"],
         &["bench", "--model", "m", "-p", "0", "-n", "0"],
+        &["bench", "--model", "m", "--load", "-p", "1"],
         &["perplexity", "--model", "m", "-f", "f", "--context", "2"],
         &["nonsense"],
         &[],

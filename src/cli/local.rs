@@ -165,7 +165,7 @@ pub(super) fn tune_options(
 }
 
 /// Checks kernels that were not checked yet, as the daemon does.
-fn check_new() -> CheckOptions {
+pub(super) fn check_new() -> CheckOptions {
     CheckOptions {
         reference: |lanes| Box::new(ReferenceExecutor::with_lanes(lanes)),
         when: CheckWhen::Auto,
@@ -186,7 +186,7 @@ pub(super) fn open_model(
 }
 
 /// Has `open` load a model, with a bar on the terminal.
-fn load(
+pub(super) fn load(
     options: &LocalOptions,
     sessions: usize,
     check: Option<CheckOptions>,

@@ -4,8 +4,8 @@
 //! and has one owner, the [`KvLease`] that holds it; leases can be moved, not copied. Only a fork
 //! shares its pages, with the lease it was made from: whoever of the two writes first gets a copy.
 //! A page is zeroed on the device before it is leased for the first time, and again when its last
-//! owner has given it back, so no session ever reads what another left. Attention reads through the lease's own row of the block
-//! tables.
+//! owner has given it back, so no session ever reads what another left. Attention reads through the
+//! lease's own row of the block tables.
 
 mod config;
 mod pool;

@@ -106,6 +106,16 @@ impl Device {
             None => unsafe { instance.raw.create_device(chosen.raw, &info, None) },
         }
         .map_err(failed("vkCreateDevice"))?;
+        Ok(Self::of(raw, instance, chosen, faults))
+    }
+
+    /// The device that was created for `chosen`, with its queues.
+    fn of(
+        raw: ash::Device,
+        instance: Arc<Instance>,
+        chosen: Candidate,
+        faults: Option<Arc<Faults>>,
+    ) -> Self {
         // SAFETY: each family was created with one queue.
         let queue_of = |family| unsafe { raw.get_device_queue(family, 0) };
         let queue = queue_of(chosen.queues.compute);
@@ -114,7 +124,7 @@ impl Device {
             instance.has_debug_utils().then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
         let fault_info =
             chosen.device_fault.then(|| ext::device_fault::Device::new(&instance.raw, &raw));
-        Ok(Self { raw, instance, chosen, queue, upload_queue, names, fault_info, faults })
+        Self { raw, instance, chosen, queue, upload_queue, names, fault_info, faults }
     }
 
     /// Makes a call of the driver's, unless a test has it fail.

@@ -25,7 +25,8 @@ Examples:
   hob bench --model model.gguf -p 128 -n 16 -r 3 --device llvmpipe --json
   hob bench --model model.gguf -p 0 -n 32 --sessions 1,2,4,8,16,32
   hob bench --model model.gguf -p 512 -n 32 --depth 0,4096 --profile
-  hob bench --model model.gguf -p 0 -n 16 -r 1 --trace trace.json";
+  hob bench --model model.gguf -p 0 -n 16 -r 1 --trace trace.json
+  hob bench --model model.gguf --load";
 
 /// Options of `hob bench`.
 #[derive(Debug, Args)]
@@ -54,6 +55,10 @@ pub struct BenchOptions {
     #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// Measure loading alone: from nothing to a first token, and packing weights against copying
+    #[arg(long, conflicts_with_all = ["prompt_tokens", "generate_tokens", "depth", "sessions",
+          "profile", "host_time", "trace"])]
+    pub load: bool,
     /// Show where the device's time goes, kernel by kernel, against what it could do
     #[arg(long)]
     pub profile: bool,

@@ -5,6 +5,7 @@
 //! runner; a [`meter`] between it and the device sees what is submitted.
 
 mod ceilings;
+mod load;
 mod machine;
 mod measure;
 mod meter;
@@ -31,11 +32,14 @@ use crate::gpu::Executor as _;
 
 pub(crate) fn run(options: &BenchOptions) -> Result<u8, CliError> {
     let tests = tests(options);
-    if tests.is_empty() {
+    if tests.is_empty() && !options.load {
         return Err(CliError::NothingToMeasure);
     }
     if let Some(others) = machine::busy().filter(|_| !options.force) {
         return Err(CliError::MachineBusy { percent: others * 100.0 });
+    }
+    if options.load {
+        return load::run(options);
     }
     let mut executor = open_device(options.device.as_deref())?;
     let caps = executor.capabilities().clone();
