@@ -27,9 +27,12 @@ pub fn compiles_variants_slowly() -> bool {
 }
 
 /// Whether the device takes all that a test has for it: of the drivers that run on the CPU only the
-/// fastest does. The others take a part of each kind, which shows what they make of the shaders.
+/// fastest does. The others take a part of each kind, which shows what they make of the shaders,
+/// and all of it where `HOB_TEST_ALL` is set.
 pub fn runs_all(caps: &Capabilities) -> bool {
-    !caps.is_cpu() || std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-26.1")
+    !caps.is_cpu()
+        || std::env::var_os("HOB_TEST_ALL").is_some()
+        || std::env::var_os("HOB_DRIVER").is_some_and(|name| name == "lavapipe-26.1")
 }
 
 /// Fails if the validation layer has said anything.
