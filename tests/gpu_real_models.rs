@@ -50,6 +50,9 @@ fn check(file: &str, golden: &str, tolerance_f32: f32) {
         let mut driven = Driven::load(Box::new(executor), &model, sizes);
         let scratch = driven.runner.model().scratch_bytes() >> 20;
         assert!(scratch <= SCRATCH_MIB_MAX, "{scratch} MiB of scratch, of {SCRATCH_MIB_MAX}");
+        if format == KvFormat::F16 && !device::compiles_variants_slowly() {
+            driven.check_kernels(); // also those that only large matrices are worth
+        }
         for golden in &goldens[..count] {
             if format != KvFormat::F32 && golden.tokens.len() > F16_PROMPT_TOKENS_MAX {
                 continue;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::runner::{Runner, STEP_TIMEOUT, Wanted};
 use crate::gpu::{BufferHandle, Command, DeviceError, Dispatch, Executor, Recording};
 use crate::kernels::sampling::Penalty;
-use crate::kernels::{attention, by_name, sample};
+use crate::kernels::{attention, by_name, sample, tuned};
 use crate::kv_cache::KvLease;
 use crate::model::{ADAPTERS_MAX, BatchShape};
 use crate::probe::{self, Key, Probe};
@@ -315,8 +315,10 @@ impl Runner {
                 }
                 passed.insert(name);
             }
-            // One layer of each kind is enough.
-            if seen.insert((dispatch.kernel.name, dispatch.spec.clone(), dispatch.push.clone())) {
+            // One layer of each kind is enough; but what is made of a product's x is that
+            // product's alone.
+            let kind = (dispatch.kernel.name, dispatch.spec.clone(), dispatch.push.clone());
+            if tuned::is_made_before(dispatch) || seen.insert(kind) {
                 waiting.commands.push(command);
             }
         }

@@ -85,6 +85,13 @@ pub fn reshaped(
     }
 }
 
+/// Whether a dispatch is the first of a product's two: what it makes of x is overwritten by the next
+/// such dispatch.
+#[must_use]
+pub fn is_made_before(dispatch: &Dispatch) -> bool {
+    ["block_sums", "narrow"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
+}
+
 fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
     let params = Params::of(dispatch);
     let mut other = dispatch.clone();
