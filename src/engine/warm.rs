@@ -11,7 +11,7 @@ use crate::kernels::sample;
 use crate::scheduler::{Batch, TokenSpan};
 
 /// Tokens of the steps: all numbers of columns that products tell apart, the likeliest first.
-pub(super) const STEPS: [usize; 7] = [1, 17, 40, 128, 9, 5, 2];
+pub(super) const STEPS: [usize; 10] = [1, 17, 40, 128, 9, 5, 7, 2, 3, 4];
 
 impl Runner {
     /// Builds the pipelines of a step of so many tokens.

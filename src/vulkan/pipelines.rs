@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use ash::vk;
@@ -58,20 +59,22 @@ impl Pipelines {
         if missing.is_empty() {
             return Ok(());
         }
+        // The longest take the most time: who is done early goes on with the short ones.
+        missing.sort_by_key(|(_, kernel, _)| std::cmp::Reverse(kernel.words.len()));
         let workers = thread::available_parallelism().map_or(1, usize::from).min(missing.len());
         let (device, cache) = (&self.device, self.cache.raw);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut made = Vec::new();
+            while let Some((key, kernel, layouts)) =
+                missing.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                made.push((key.clone(), compile(device, cache, kernel, &key.1, layouts)));
+            }
+            made
+        };
         let made: Vec<Vec<_>> = thread::scope(|scope| {
-            let handles: Vec<_> = (0..workers)
-                .map(|worker| {
-                    let share = missing.iter().skip(worker).step_by(workers);
-                    scope.spawn(move || {
-                        let compile = |(key, kernel, layouts): &(PipelineKey, &Kernel, Layouts)| {
-                            (key.clone(), compile(device, cache, kernel, &key.1, layouts))
-                        };
-                        share.map(compile).collect()
-                    })
-                })
-                .collect();
+            let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
             handles
                 .into_iter()
                 .map(|handle| handle.join().expect("compiling does not panic"))
