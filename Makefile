@@ -15,6 +15,8 @@ ZSH_COMPLETION := $(DATADIR)/zsh/site-functions/_hob
 FISH_COMPLETION := $(DATADIR)/fish/vendor_completions.d/hob.fish
 RELEASE := target/release
 MODELS := $(or $(HOB_MODELS),target/models)
+# Of both programs that measure: --force where the machine is busy.
+BENCH_FLAGS ?=
 
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
 
@@ -51,10 +53,10 @@ soak: ## Let a crowd of clients loose on the engine for ten minutes
 
 bench: build ## Measure hob on this machine's device, and beside llama.cpp
 	@tests/models/fetch.sh
-	$(RELEASE)/hob bench --model $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf --sessions 1,8 --profile
+	$(RELEASE)/hob bench --model $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf --sessions 1,8 --profile $(BENCH_FLAGS)
 	@if command -v npm >/dev/null; then \
 		tests/drivers/unpack.sh lavapipe-26.1 lavapipe-25.0 && \
-		tests/benches/peer/compare.mjs --drivers lavapipe-26.1,lavapipe-25.0; \
+		tests/benches/peer/compare.mjs --drivers lavapipe-26.1,lavapipe-25.0 $(BENCH_FLAGS); \
 	else echo "not compared with llama.cpp: node 20 or newer, with npm, is not here"; fi
 
 shader-stats: ## Show what AMD's compiler makes of every shader; no GPU needed

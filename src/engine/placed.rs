@@ -222,10 +222,16 @@ impl Placed {
 
     /// Warms the next step up.
     pub(super) fn warm_up(&mut self) -> Result<(), DeviceError> {
-        match (&mut self.runner, self.cold.pop()) {
+        let warmed = match (&mut self.runner, self.cold.pop()) {
             (Some(runner), Some(tokens)) => runner.warm_up(tokens),
             _ => Ok(()),
+        };
+        if let Err(DeviceError::OutOfMemory { what, .. }) = &warmed {
+            tracing::warn!(what, "no memory to build pipelines ahead: each waits for its step");
+            self.cold.clear();
+            return Ok(());
         }
+        warmed
     }
 
     /// How long to rest before the next step of the tuner, if there is one to come.

@@ -148,6 +148,14 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
     is_offered(caps, shape.tier) && fits && divides && shape.rows.is_multiple_of(2)
 }
 
+/// Whether a shape is among those that a product may have in its tier.
+pub(super) fn is_wanted(caps: &Capabilities, wanted: Shape) -> bool {
+    let mut all = TOKENS_WANTED.into_iter().flat_map(|tokens| {
+        ROWS_WANTED.into_iter().filter_map(move |rows| shape(caps, wanted.tier, rows, tokens))
+    });
+    all.any(|shape| shape == wanted)
+}
+
 /// Shapes of a tier that may be the fastest for a product recorded in f32.
 #[must_use]
 pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape> {

@@ -85,8 +85,8 @@ pub fn reshaped(
     }
 }
 
-/// Whether a dispatch is the first of a product's two: what it makes of x is overwritten by the next
-/// such dispatch.
+/// Whether a dispatch is the first of a product's two: what it makes of x is overwritten by the
+/// next such dispatch.
 #[must_use]
 pub fn is_made_before(dispatch: &Dispatch) -> bool {
     ["block_sums", "narrow"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
@@ -110,31 +110,10 @@ fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
 pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<Shape> {
     let own = shape_of(dispatch);
     let Some((_, [_, _, tokens])) = work_of(dispatch) else { return Vec::new() };
-    let columns = [1, 2, 4, 8].into_iter().filter(|columns| u64::from(*columns) <= tokens);
-    // The rows of sliced weights are those of a tile, and nothing shares their columns.
-    let sliced = matmul_sliced::is_sliced(dispatch);
-    let rows: &[u32] = if sliced { &[own.rows] } else { &[2, 4, 8] };
-    let mut shapes = Vec::new();
-    for tokens in columns {
-        for &rows in rows {
-            // More sums than that do not stay in registers.
-            if rows * tokens <= 32 {
-                let shape = Shape::scalar(rows, tokens, own.split);
-                shapes.push(shape);
-                shapes.extend(sliced.then_some(Shape { tier: Tier::Summed, ..shape }));
-            }
-        }
-    }
-    if other_orders && !sliced {
-        let fits = |split: &u32| split * caps.lanes <= caps.workgroup_invocations_max.min(256);
-        let splits = [1, 2, 4, 8].into_iter().filter(fits);
-        shapes.extend(splits.map(|split| Shape { split, ..own }));
-    }
-    let groups = Params::of(dispatch).matmul.groups;
-    let rows_max = caps.workgroup_count_max[1];
-    shapes.retain(|shape| {
-        let countable = groups.div_ceil(shape.rows) <= rows_max;
-        *shape != own && countable && fits_shared(caps, *shape)
+    let mut shapes = shapes_in_f32(caps, dispatch);
+    shapes.retain(|shape| match shape.split == own.split {
+        true => u64::from(shape.tokens) <= tokens && *shape != own,
+        false => other_orders,
     });
     // The widest are the likeliest to be worth their time.
     shapes.reverse();
@@ -145,6 +124,47 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
         }
     }
     shapes
+}
+
+/// All shapes that a product in f32 may have on a device and stay in f32.
+fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
+    let own = shape_of(dispatch);
+    // The rows of sliced weights are those of a tile, and nothing shares their columns.
+    let sliced = matmul_sliced::is_sliced(dispatch);
+    let rows: &[u32] = if sliced { &[own.rows] } else { &[2, 4, 8] };
+    let mut shapes = Vec::new();
+    for tokens in [1, 2, 4, 8] {
+        for &rows in rows {
+            // More sums than that do not stay in registers.
+            if rows * tokens <= 32 {
+                let shape = Shape::scalar(rows, tokens, own.split);
+                shapes.push(shape);
+                shapes.extend(sliced.then_some(Shape { tier: Tier::Summed, ..shape }));
+            }
+        }
+    }
+    if !sliced {
+        let fits = |split: &u32| {
+            *split != own.split && split * caps.lanes <= caps.workgroup_invocations_max.min(256)
+        };
+        let splits = [1, 2, 4, 8].into_iter().filter(fits);
+        shapes.extend(splits.map(|split| Shape { split, ..own }));
+    }
+    let groups = Params::of(dispatch).matmul.groups;
+    let rows_max = caps.workgroup_count_max[1];
+    shapes.retain(|shape| groups.div_ceil(shape.rows) <= rows_max && fits_shared(caps, *shape));
+    shapes
+}
+
+/// Whether a choice, which may come from a file, is one that a product can have: whatever else it
+/// says is not taken.
+fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: Shape) -> bool {
+    match shape.tier {
+        Tier::Scalar | Tier::Summed => {
+            shape == shape_of(dispatch) || shapes_in_f32(caps, dispatch).contains(&shape)
+        }
+        Tier::Matrix | Tier::Half | Tier::Bytes => matmul_tiled::is_wanted(caps, shape),
+    }
 }
 
 const CANDIDATES_MAX: usize = 10;
@@ -162,7 +182,8 @@ pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_room: bool) -> 
     let before =
         || matmul_sliced::choose_summed(dispatch).or_else(|| matmul_tiled::choose(caps, dispatch));
     let by_rule = || has_room.then(before).flatten();
-    let shape = measured.and_then(|choice| chosen(*choice)).or_else(by_rule);
+    let measured = measured.and_then(|choice| chosen(*choice));
+    let shape = measured.filter(|shape| is_possible(caps, dispatch, *shape)).or_else(by_rule);
     shape.unwrap_or_else(|| shape_of(dispatch))
 }
 
@@ -287,7 +308,12 @@ pub(super) fn attention(
     let [tile_tokens, heads, subgroups, block] =
         *caps.tuned.get(&attention_work(head_dim, group, batches))?;
     let cut = Cut { subgroups, positions: block / 2, q_shared: block % 2 == 1 };
-    Some(Tile { tile_tokens, heads, matrix: (subgroups > 0).then_some(cut) })
+    let tile = Tile { tile_tokens, heads, matrix: (subgroups > 0).then_some(cut) };
+    // What comes from a file is taken only where it can be.
+    let others = || all_tiles(caps, head_dim, group, batches);
+    let is_possible =
+        tile_by_rule(caps, head_dim, group, batches) == Some(tile) || others().contains(&tile);
+    is_possible.then_some(tile)
 }
 
 /// The tile for attention whatever was measured; `None` where no batch is one of these.
@@ -308,20 +334,27 @@ pub fn tile_by_rule(
 /// Other tiles for attention, at most ten. Those of matrix units also compete with that of lanes.
 #[must_use]
 pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
-    let of_lanes = || Tile::of(attention::Shape::choose(caps, head_dim, group, false));
-    let (mut found, other) = match batches {
-        Batches::NarrowPrompts => {
-            let of_units = attention_tiled::shapes(caps, head_dim, group);
-            (of_units.into_iter().map(Tile::of).collect(), Some(of_lanes()))
-        }
-        plain => (tiles_of_lanes(caps, head_dim, group, plain == Batches::Single), None),
-    };
+    let other = (batches == Batches::NarrowPrompts)
+        .then(|| Tile::of(attention::Shape::choose(caps, head_dim, group, false)));
     let rule = tile_by_rule(caps, head_dim, group, batches);
-    found.retain(|tile| Some(*tile) != rule);
+    let mut found = all_tiles(caps, head_dim, group, batches);
+    found.retain(|tile| Some(*tile) != rule && Some(*tile) != other);
+    found.retain(|tile| batches != Batches::NarrowPrompts || tile.matrix.is_some());
     // The widest are the likeliest to be worth their time.
     found.sort_by_key(|tile| std::cmp::Reverse(tile.heads * tile.tile_tokens));
     found.truncate(CANDIDATES_MAX - other.iter().len());
     found.extend(other);
+    found
+}
+
+/// All tiles that attention may have on a device.
+fn all_tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
+    let mut found = tiles_of_lanes(caps, head_dim, group, batches == Batches::Single);
+    if batches == Batches::NarrowPrompts {
+        let of_units = attention_tiled::shapes(caps, head_dim, group);
+        found.extend(of_units.into_iter().map(Tile::of));
+        found.push(Tile::of(attention::Shape::by_rule(caps, head_dim, group, false)));
+    }
     found
 }
 
@@ -347,4 +380,88 @@ fn tiles_of_lanes(
         tokens.iter().map(tile)
     });
     all.filter(|tile| tile.heads * tile.tile_tokens <= rows_max).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{BufferHandle, Executor as _};
+    use crate::kernels::PackedMatrix;
+    use crate::kernels::matmul::{self, Epilogue, Matmul};
+    use crate::reference::ReferenceExecutor;
+    use crate::tensor::DType;
+    use crate::tensor::layout::Layout;
+
+    /// A product of five tokens on a device of which this was measured.
+    fn product(caps: &Capabilities, sliced: bool) -> Dispatch {
+        let layout = Layout { dtype: DType::Q4_0, rows: 64, row_len: 64, lanes: 8 };
+        let words = (!sliced).then_some(BufferHandle(1));
+        let weights = PackedMatrix { layout, sliced, quads: BufferHandle(0), words };
+        let slice =
+            |buffer| BufferSlice { buffer: BufferHandle(buffer), offset: 0, bytes: 1 << 20 };
+        let matmul = Matmul {
+            weights: &weights,
+            x: slice(2),
+            x_stride: 64,
+            y: slice(3),
+            y_stride: 64,
+            y_offset: 0,
+            tokens: 5,
+            norm: None,
+            bias: None,
+            scale: 1.0,
+            epilogue: Epilogue::Store,
+            room: Some(slice(4)),
+        };
+        let mut recording = Recording::new();
+        matmul::record(&mut recording, caps, &matmul);
+        let Some(Command::Dispatch(dispatch)) = recording.commands.pop() else {
+            panic!("a product is a dispatch")
+        };
+        dispatch
+    }
+
+    #[test]
+    fn choices_that_no_product_can_have_are_not_taken() {
+        let caps = ReferenceExecutor::with_lanes(8).capabilities().clone();
+        for sliced in [false, true] {
+            let usual = product(&caps, sliced);
+            let work = work_of(&usual).expect("a product");
+            let with = |choice| {
+                let tuned = [(work, choice)].into();
+                product(&Capabilities { tuned, ..caps.clone() }, sliced)
+            };
+            let [rows, tokens, split, _] = choice_of(shape_of(&usual));
+            for choice in [
+                [0, tokens, split, 0],
+                [3, tokens, split, 0],
+                [rows, 0, split, 0],
+                [rows, 4_000_000_000, split, 0],
+                [rows, tokens, 0, 0],
+                [rows, tokens, 3, 0],
+                [16, 16, 4, 1],
+                [rows, 0, split, 3],
+                [rows, 0, split, 4],
+                [2, tokens, split, 4],
+                [rows, tokens, split, 9],
+            ] {
+                assert_eq!(with(choice).spec, usual.spec, "{choice:?}, sliced: {sliced}");
+            }
+            assert_eq!(with([rows, 2, split, 0]).spec[4], 2);
+        }
+    }
+
+    #[test]
+    fn tiles_that_attention_cannot_have_are_not_taken() {
+        let caps = ReferenceExecutor::with_lanes(8).capabilities().clone();
+        let usual = attention::Shape::choose(&caps, 64, 3, false);
+        let with = |choice| {
+            let tuned = [(attention_work(64, 3, Batches::Prompts), choice)].into();
+            attention::Shape::choose(&Capabilities { tuned, ..caps.clone() }, 64, 3, false)
+        };
+        for choice in [[0, 3, 0, 0], [1, 0, 0, 0], [1, 99, 0, 0], [1000, 3, 0, 0], [1, 3, 7, 5]] {
+            assert_eq!(with(choice), usual, "{choice:?}");
+        }
+        assert_eq!(with([1, 1, 0, 0]), attention::Shape { tile_tokens: 1, heads: 1, ..usual });
+    }
 }

@@ -104,19 +104,19 @@ pub struct ChatOptions {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
     /// Randomness; 0 always takes the most likely token
-    #[arg(long, value_name = "NUMBER", value_parser = temperature)]
+    #[arg(long, value_name = "NUMBER", value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Choose among this many of the most likely tokens; 0 for all
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub top_k: Option<u32>,
     /// Choose among the fewest tokens whose probabilities sum to this; 1 for all
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Drop tokens less likely than this share of the best; 0 for none
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Make tokens seen lately less likely; 1 is off
-    #[arg(long, value_name = "FACTOR", value_parser = penalty)]
+    #[arg(long, value_name = "FACTOR", value_parser = penalty, allow_negative_numbers = true)]
     pub repeat_penalty: Option<f32>,
     /// Lower the logits of tokens seen lately by so much; 0 is off
     #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
@@ -125,7 +125,7 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
     /// Seed of the randomness: the same seed gives the same text
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Most tokens to generate
     #[arg(long, value_name = "COUNT")]
