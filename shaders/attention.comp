@@ -118,6 +118,16 @@ float joined(float all, float part, vec2 factors) {
     return sum;
 }
 
+// The split of a workgroup. There may be fewer splits than workgroups, and software drivers give
+// each thread a run of neighbours: in reversed order of bits every run has its share of the splits.
+uint split_of(uint workgroup, uint workgroups) {
+    const bool is_power = (workgroups & (workgroups - 1)) == 0;
+    if (SPLIT_GRID == 0 || workgroups == 1 || !is_power) {
+        return workgroup;
+    }
+    return bitfieldReverse(workgroup) >> (32 - findMSB(workgroups));
+}
+
 void main() {
 #if TOGETHER
     const uint lane = gl_SubgroupInvocationID;
@@ -152,7 +162,7 @@ void main() {
         : 0;
     const uint split_first = start / SPLIT;
     const uint split_count = last / SPLIT + 1 - split_first;
-    uint split = gl_WorkGroupID.z; // behind the first
+    uint split = split_of(gl_WorkGroupID.z, gl_NumWorkGroups.z); // behind the first
     if (split >= split_count) {
         return;
     }
