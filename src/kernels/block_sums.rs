@@ -1,26 +1,12 @@
 //! `shaders/block_sums.comp`: sums of x's blocks, before products that want them.
 
-use bytemuck::{Pod, Zeroable};
-
 use super::matmul::{Operands, Params as MatmulParams};
+use super::narrow::{ALIGN, Params};
 use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch};
 
-/// Largest alignment that a device may ask of a bound offset.
-const ALIGN: u64 = 256;
-
 /// Bytes of a block's sums.
 const SUMS_BYTES: u64 = 16;
-
-/// Push constants.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-#[allow(missing_docs)] // the shader's Params say what each is
-pub struct Params {
-    pub x_stride: u32,
-    pub blocks: u32,
-    pub epsilon: f32,
-}
 
 const _: () = assert!(spirv::BLOCK_SUMS_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::BLOCK_SUMS_BINDINGS == 4 && spirv::BLOCK_SUMS_SPECS == 4);
@@ -69,14 +55,13 @@ pub fn of_product(caps: &Capabilities, product: &Dispatch, summed: &Summed) -> D
     let params: MatmulParams = bytemuck::pod_read_unaligned(&product.push);
     let Operands { x, gain, .. } = Operands::of(product);
     let norm = product.spec[5];
-    let push = Params { x_stride: params.x_stride, blocks: params.blocks, epsilon: params.epsilon };
     // Without a norm no x is written: the sums are bound in its place.
     let (gain, gained) = if norm == 1 { (gain, summed.x) } else { (x, summed.sums) };
     Dispatch {
         kernel: &spirv::BLOCK_SUMS,
         spec: vec![caps.lanes, 1, 1, norm],
         bindings: vec![x, gain, gained, summed.sums],
-        push: bytemuck::bytes_of(&push).to_vec(),
+        push: bytemuck::bytes_of(&Params::of_product(&params)).to_vec(),
         pointers: 0,
         groups: [params.tokens, 1, 1],
     }

@@ -2,15 +2,15 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{Operands, Tier};
+use super::matmul::{Operands, Params as MatmulParams, Tier};
 use super::matmul_experts;
 use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel};
 
 /// Largest alignment that a device may ask of a bound offset.
-const ALIGN: u64 = 256;
+pub(super) const ALIGN: u64 = 256;
 
-/// Push constants.
+/// Push constants, also of `block_sums`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
@@ -18,6 +18,14 @@ pub struct Params {
     pub x_stride: u32,
     pub blocks: u32,
     pub epsilon: f32,
+}
+
+impl Params {
+    /// Those for the x of a product.
+    pub(super) fn of_product(product: &MatmulParams) -> Self {
+        let MatmulParams { x_stride, blocks, epsilon, .. } = *product;
+        Self { x_stride, blocks, epsilon }
+    }
 }
 
 const _: () = assert!(spirv::NARROW_HALF_PUSH_BYTES as usize == size_of::<Params>());
@@ -78,12 +86,11 @@ pub fn of_product(
     // Several rows of lanes for a row that keeps them busy; software drivers are spared barriers.
     let split = (params.blocks * 8).div_ceil(caps.lanes * 4).next_power_of_two();
     let split_max = (caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
-    let push = Params { x_stride: params.x_stride, blocks: params.blocks, epsilon: params.epsilon };
     Dispatch {
         kernel: kernel(tier),
         spec: vec![caps.lanes, if caps.is_cpu() { 1 } else { split.min(split_max) }, 1, norm],
         bindings: vec![x, if norm == 1 { gain } else { x }, narrowed.x, narrowed.factors],
-        push: bytemuck::bytes_of(&push).to_vec(),
+        push: bytemuck::bytes_of(&Params::of_product(&params)).to_vec(),
         pointers: 0,
         groups: [all.x_rows(), 1, 1],
     }

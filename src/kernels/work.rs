@@ -4,7 +4,7 @@
 //! Weights count once however many tiles of tokens read them, and so do keys and values.
 
 use super::{
-    KvFormat, PageLayout, attention, block_sums, fma_peak, gather_rows, glu, layer_norm, matmul,
+    KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul,
     matmul_experts, maxima,
 };
 use super::{moe_combine, moe_lists, narrow, qkv_post, read_stream, rms_norm};
@@ -153,25 +153,27 @@ fn of_matmul(dispatch: &Dispatch) -> Work {
 }
 
 fn of_narrow(dispatch: &Dispatch) -> Work {
+    let factors_bytes = 4 * u64::from(dispatch.groups[0]);
+    of_rows_before(dispatch, dispatch.bindings[2].bytes + factors_bytes)
+}
+
+fn of_block_sums(dispatch: &Dispatch) -> Work {
+    let [_, _, gained, sums] = dispatch.bindings[..] else {
+        panic!("block_sums has four bindings")
+    };
+    let gained_bytes = if dispatch.spec[3] == 1 { gained.bytes } else { 0 };
+    of_rows_before(dispatch, sums.bytes + gained_bytes)
+}
+
+/// Of the first of a product's two dispatches.
+fn of_rows_before(dispatch: &Dispatch, written_bytes: u64) -> Work {
     let params: narrow::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let rows = u64::from(dispatch.groups[0]);
     let columns = 32 * u64::from(params.blocks);
     let norm = dispatch.spec[3] == 1;
     Work {
         read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
-        written_bytes: dispatch.bindings[2].bytes + 4 * rows,
-        flops: rows * columns * if norm { 4 } else { 1 },
-    }
-}
-
-fn of_block_sums(dispatch: &Dispatch) -> Work {
-    let params: block_sums::Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let rows = u64::from(dispatch.groups[0]);
-    let columns = 32 * u64::from(params.blocks);
-    let norm = dispatch.spec[3] == 1;
-    Work {
-        read_bytes: 4 * rows * columns + if norm { 4 * columns } else { 0 },
-        written_bytes: rows * columns / 2 + if norm { 4 * rows * columns } else { 0 },
+        written_bytes,
         flops: rows * columns * if norm { 4 } else { 1 },
     }
 }

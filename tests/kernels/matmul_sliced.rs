@@ -9,7 +9,7 @@ use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
 use super::{Case, Kind, on_both_variants};
 
 /// Runs `body` on devices that have their weights sliced: no other ever runs the kernel.
-fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
+pub(super) fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
     on_both_variants(|executor, caps| {
         if caps.slices_weights() {
             body(executor, caps);
