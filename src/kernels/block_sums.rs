@@ -33,19 +33,19 @@ pub fn bytes(rows: u64, row_len: u64) -> u64 {
 }
 
 impl Summed {
-    /// Where what is made of a product's x goes in `room`; `None` where it does not fit.
+    /// Where what is made of a product's x goes in `workspace`; `None` where it does not fit.
     #[must_use]
-    pub fn place(product: &Dispatch, room: BufferSlice) -> Option<Self> {
+    pub fn place(product: &Dispatch, workspace: BufferSlice) -> Option<Self> {
         let params: MatmulParams = bytemuck::pod_read_unaligned(&product.push);
         let (rows, row_len) = (u64::from(params.tokens), 32 * u64::from(params.blocks));
         let first = sums_bytes(rows, row_len);
-        let part = |offset, bytes| BufferSlice { offset: room.offset + offset, bytes, ..room };
+        let part = |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
         let (x, end) = match product.spec[5] {
             0 => (Operands::of(product).x, first),
             _ => (part(first, rows * row_len * 4), first + rows * row_len * 4),
         };
         let sums = part(0, rows * row_len / 32 * SUMS_BYTES);
-        (end <= room.bytes).then_some(Self { x, sums })
+        (end <= workspace.bytes).then_some(Self { x, sums })
     }
 }
 

@@ -203,7 +203,7 @@ pub struct Matmul<'a> {
     /// Room for what a dispatch before makes of x: where the weights are sliced, sums
     /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`narrow::bytes`]), which
     /// without room are not wanted.
-    pub room: Option<BufferSlice>,
+    pub workspace: Option<BufferSlice>,
 }
 
 impl Matmul<'_> {
@@ -253,9 +253,9 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
         let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
         record_scalar(&mut plain, caps, matmul, shape);
     }
-    let has_room = matmul.room.is_some();
-    let best = |product: &Dispatch| tuned::best(caps, product, has_room);
-    tuned::append(recording, caps, plain, matmul.room, best);
+    let has_workspace = matmul.workspace.is_some();
+    let best = |product: &Dispatch| tuned::best(caps, product, has_workspace);
+    tuned::append(recording, caps, plain, matmul.workspace, best);
 }
 
 /// Appends the product in a shape of any tier.
@@ -278,7 +278,7 @@ pub fn record_shaped(
         };
         record_scalar(&mut plain, caps, matmul, scalar);
     }
-    tuned::append_in(recording, caps, plain, matmul.room, shape);
+    tuned::append_in(recording, caps, plain, matmul.workspace, shape);
 }
 
 /// Appends the product in f32: one dispatch for each slice of the weights that can be bound, and

@@ -53,7 +53,7 @@ pub fn choose_summed(product: &Dispatch) -> Option<Shape> {
     (work >= SUMMED_MIN).then_some(shape)
 }
 
-/// A product with sliced weights as two dispatches: x added up into `room`, then the product, with
+/// A product with sliced weights as two dispatches: x added up into `workspace`, then the product, with
 /// the same bits as by itself. Tiles have at most the shape's columns, and about as many each: one
 /// that is half empty takes as long as a full one. `None` where the first dispatch computes wrongly
 /// on the device, or there is not enough room.
@@ -62,12 +62,12 @@ pub fn summed(
     caps: &Capabilities,
     product: &Dispatch,
     shape: Shape,
-    room: BufferSlice,
+    workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     if !is_sliced(product) || caps.avoids(&spirv::BLOCK_SUMS) {
         return None;
     }
-    let summed = Summed::place(product, room)?;
+    let summed = Summed::place(product, workspace)?;
     let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
     let Operands { quads, y, bias, x, .. } = Operands::of(product);
     // Only what is multiplied by a gain stands apart, row by row.

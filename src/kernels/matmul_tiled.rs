@@ -204,20 +204,20 @@ pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
     enough.or(found.iter().max_by_key(workgroups)).copied()
 }
 
-/// A product recorded in f32 in another tier: x narrowed into `room`, then the tiles. `None` where
+/// A product recorded in f32 in another tier: x narrowed into `workspace`, then the tiles. `None` where
 /// the device cannot run that, or there is not enough room.
 #[must_use]
 pub fn tiled(
     caps: &Capabilities,
     product: &Dispatch,
     shape: Shape,
-    room: BufferSlice,
+    workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     let kernel = kernel(caps, product, shape.tier).filter(|_| is_possible(caps, shape))?;
     let mut params = Params::of(product);
     let block_quads = if shape.tier == Tier::Bytes { 3 } else { 4 };
     params.matmul.x_stride = params.matmul.blocks * block_quads;
-    let narrowed = Narrowed::place(product, u64::from(params.matmul.x_stride) * 16, room)?;
+    let narrowed = Narrowed::place(product, u64::from(params.matmul.x_stride) * 16, workspace)?;
     let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
     let (listed, has_bias, epilogue) =
         (u32::from(params.is_listed()), product.spec[6], product.spec[7]);

@@ -52,16 +52,16 @@ pub fn bytes(rows: u64, row_len: u64) -> u64 {
 }
 
 impl Narrowed {
-    /// Where the rows of a product's x go in `room`, a row of `row_bytes`; `None` where they do not
+    /// Where the rows of a product's x go in `workspace`, a row of `row_bytes`; `None` where they do not
     /// fit.
     #[must_use]
-    pub fn place(product: &Dispatch, row_bytes: u64, room: BufferSlice) -> Option<Self> {
+    pub fn place(product: &Dispatch, row_bytes: u64, workspace: BufferSlice) -> Option<Self> {
         let rows = u64::from(matmul_experts::Params::of(product).x_rows());
         let first = factor_bytes(rows);
-        if first + rows * row_bytes > room.bytes {
+        if first + rows * row_bytes > workspace.bytes {
             return None;
         }
-        let part = |offset, bytes| BufferSlice { offset: room.offset + offset, bytes, ..room };
+        let part = |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
         Some(Self { x: part(first, rows * row_bytes), factors: part(0, rows * 4) })
     }
 }

@@ -66,22 +66,22 @@ fn chosen(choice: Choice) -> Option<Shape> {
     Some(Shape { rows, tokens, split, tier })
 }
 
-/// A product in f32 in another shape, as the dispatches that it takes. `room`: for what one of them
+/// A product in f32 in another shape, as the dispatches that it takes. `workspace`: for what one of them
 /// makes of x; where there is none for a shape that needs it, the product stays what it is.
 #[must_use]
 pub fn reshaped(
     caps: &Capabilities,
     dispatch: &Dispatch,
     shape: Shape,
-    room: Option<BufferSlice>,
+    workspace: Option<BufferSlice>,
 ) -> Vec<Dispatch> {
-    let pair = |room| match shape.tier {
-        Tier::Summed => matmul_sliced::summed(caps, dispatch, shape, room),
-        _ => matmul_tiled::tiled(caps, dispatch, shape, room),
+    let pair = |workspace| match shape.tier {
+        Tier::Summed => matmul_sliced::summed(caps, dispatch, shape, workspace),
+        _ => matmul_tiled::tiled(caps, dispatch, shape, workspace),
     };
     match shape.tier {
         Tier::Scalar => vec![reshaped_scalar(dispatch, shape)],
-        _ => room.and_then(pair).map_or_else(|| vec![dispatch.clone()], Vec::from),
+        _ => workspace.and_then(pair).map_or_else(|| vec![dispatch.clone()], Vec::from),
     }
 }
 
@@ -177,11 +177,11 @@ fn fits_shared(caps: &Capabilities, shape: Shape) -> bool {
 
 /// The shape for a product in f32: the one that was measured to be the fastest, else by the rules,
 /// which know of narrower numbers, and of sums of x, only where there is room for them.
-pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_room: bool) -> Shape {
+pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_workspace: bool) -> Shape {
     let measured = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
     let before =
         || matmul_sliced::choose_summed(dispatch).or_else(|| matmul_tiled::choose(caps, dispatch));
-    let by_rule = || has_room.then(before).flatten();
+    let by_rule = || has_workspace.then(before).flatten();
     let measured = measured.and_then(|choice| chosen(*choice));
     let shape = measured.filter(|shape| is_possible(caps, dispatch, *shape)).or_else(by_rule);
     shape.unwrap_or_else(|| shape_of(dispatch))
@@ -195,28 +195,28 @@ pub(super) fn append_in(
     recording: &mut Recording,
     caps: &Capabilities,
     plain: Recording,
-    room: Option<BufferSlice>,
+    workspace: Option<BufferSlice>,
     shape: Shape,
 ) {
     // What is made of x is a dispatch more.
     let wanted = plain.commands.len() + usize::from(shape.tier != Tier::Scalar);
     let before = recording.commands.len();
-    append(recording, caps, plain, room, |_| shape);
+    append(recording, caps, plain, workspace, |_| shape);
     assert_eq!(recording.commands.len() - before, wanted, "{shape:?} runs on the device");
 }
 
-/// Appends products recorded in f32, in other shapes. `room`: for what is made of x before.
+/// Appends products recorded in f32, in other shapes. `workspace`: for what is made of x before.
 pub(super) fn append(
     recording: &mut Recording,
     caps: &Capabilities,
     plain: Recording,
-    room: Option<BufferSlice>,
+    workspace: Option<BufferSlice>,
     shape: impl Fn(&Dispatch) -> Shape,
 ) {
     let mut is_made = false;
     for command in plain.commands {
         let Command::Dispatch(dispatch) = command else { continue };
-        let mut dispatches = reshaped(caps, &dispatch, shape(&dispatch), room);
+        let mut dispatches = reshaped(caps, &dispatch, shape(&dispatch), workspace);
         // All slices of the weights have one x.
         if dispatches.len() > 1 && std::mem::replace(&mut is_made, true) {
             dispatches.remove(0);
@@ -411,7 +411,7 @@ mod tests {
             bias: None,
             scale: 1.0,
             epilogue: Epilogue::Store,
-            room: Some(slice(4)),
+            workspace: Some(slice(4)),
         };
         let mut recording = Recording::new();
         matmul::record(&mut recording, caps, &matmul);

@@ -338,7 +338,7 @@ mod tests {
                 bias: None,
                 scale: 1.0,
                 epilogue,
-                room: None,
+                workspace: None,
             };
             let mut recording = Recording::new();
             matmul::record(&mut recording, &caps(), &matmul);

@@ -90,12 +90,12 @@ impl Model {
         self.record(kv, shape, false)
     }
 
-    fn record(&self, kv: &KvCache, shape: BatchShape, has_room: bool) -> Recording {
+    fn record(&self, kv: &KvCache, shape: BatchShape, has_workspace: bool) -> Recording {
         let limits = self.scratch.limits;
         assert!(shape.tokens as usize <= limits.tokens_max, "a batch keeps to the limits");
         assert!(shape.logit_rows as usize <= limits.logit_rows_max, "a batch keeps to the limits");
         let mut recording = Recording::new();
-        let step = Step { model: self, kv, shape, has_room };
+        let step = Step { model: self, kv, shape, has_workspace };
         if shape.attention.splits > 1 {
             recording.zero(self.scratch.partials.done);
         }
@@ -119,7 +119,7 @@ pub(super) struct Step<'a> {
     pub kv: &'a KvCache,
     pub shape: BatchShape,
     /// Whether products may be made of more than one dispatch.
-    pub has_room: bool,
+    pub has_workspace: bool,
 }
 
 /// Rows that a product reads.
@@ -224,8 +224,8 @@ impl Step<'_> {
     }
 
     /// Room for what is made of a product's x before.
-    pub(super) fn room(&self, is_sliced: bool) -> Option<BufferSlice> {
-        self.has_room.then(|| self.model.scratch.product_room(is_sliced)).flatten()
+    pub(super) fn workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.has_workspace.then(|| self.model.scratch.matmul_workspace(is_sliced)).flatten()
     }
 
     /// A product of all tokens' rows of `input` into `y`, whose rows have `y_width` values.
@@ -253,7 +253,7 @@ impl Step<'_> {
             bias: projection.bias,
             scale,
             epilogue,
-            room: self.room(projection.matrix.sliced),
+            workspace: self.workspace(projection.matrix.sliced),
         };
         matmul::record(recording, &self.model.capabilities, &matmul);
     }
@@ -410,7 +410,7 @@ impl Step<'_> {
             bias: head.output_bias,
             scale,
             epilogue,
-            room: self.room(head.output.sliced),
+            workspace: self.workspace(head.output.sliced),
         };
         matmul::record(recording, caps, &matmul);
         if self.shape.choosing != Choosing::Host {

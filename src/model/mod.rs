@@ -121,8 +121,8 @@ impl Model {
 
     /// Room for what is made of a product's x before.
     #[must_use]
-    pub fn product_room(&self, is_sliced: bool) -> Option<BufferSlice> {
-        self.scratch.product_room(is_sliced)
+    pub fn matmul_workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.scratch.matmul_workspace(is_sliced)
     }
 
     /// What the device can do, and how recordings make use of it.

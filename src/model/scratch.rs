@@ -81,7 +81,7 @@ pub(super) struct Scratch {
     /// `[logit_rows_max, vocab]`.
     pub logits: BufferSlice,
     /// For what is made of a product's x before, where anything may be.
-    room: Option<BufferSlice>,
+    workspace: Option<BufferSlice>,
     /// The largest logits of a row's chunks, u32 `[logit_rows_max, chunks, 2]`.
     pub maxima: BufferSlice,
 }
@@ -89,8 +89,8 @@ pub(super) struct Scratch {
 impl Scratch {
     /// Room for what is made of a product's x before: sums where its weights are sliced, narrower
     /// numbers where these are wanted.
-    pub(super) fn product_room(&self, is_sliced: bool) -> Option<BufferSlice> {
-        self.room.filter(|_| is_sliced || self.limits.narrow_products)
+    pub(super) fn matmul_workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
+        self.workspace.filter(|_| is_sliced || self.limits.narrow_products)
     }
 
     /// Bytes of the activations, by the same sum as [`Scratch::create`].
@@ -107,7 +107,7 @@ impl Scratch {
             Some(mixture) => mixture_words(mixture, hyper.embedding, tokens).iter().sum(),
             None => 0,
         };
-        room_bytes(caps, hyper, &widths, limits).unwrap_or(0)
+        workspace_bytes(caps, hyper, &widths, limits).unwrap_or(0)
             + 4 * (per_token * tokens
                 + mixture
                 + partial_words(caps, hyper, limits).iter().sum::<u64>()
@@ -125,7 +125,7 @@ impl Scratch {
         let widths = Widths::of(hyper);
         let caps = executor.capabilities();
         let [partial_sums, partials_done] = partial_words(caps, hyper, &limits);
-        let room_bytes = room_bytes(caps, hyper, &widths, &limits);
+        let workspace_bytes = workspace_bytes(caps, hyper, &widths, &limits);
         let mut buffer = |label: &str, words: u64, usage: BufferUsage| {
             let desc = BufferDesc { label: label.into(), bytes: words * 4, usage };
             let buffer = executor.create_buffer(&desc)?;
@@ -177,7 +177,7 @@ impl Scratch {
             },
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
-            room: room_bytes.map(|bytes| scratch("rows made before", bytes / 4)).transpose()?,
+            workspace: workspace_bytes.map(|bytes| scratch("rows made before", bytes / 4)).transpose()?,
             maxima: scratch("largest logits", rows * maxima_words(vocab))?,
         })
     }
@@ -264,7 +264,7 @@ impl MixtureScratch {
 }
 
 /// Bytes of what may be made of the widest rows that products read; `None` where nothing may.
-fn room_bytes(
+fn workspace_bytes(
     caps: &Capabilities,
     hyper: &HyperParams,
     widths: &Widths,

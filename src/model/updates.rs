@@ -264,7 +264,7 @@ impl Step<'_> {
                 bias: None,
                 scale: 1.0,
                 epilogue: Epilogue::Store,
-                room: None,
+                workspace: None,
             };
             matmul::record(recording, caps, &narrow);
             let rows = MoeCombine {

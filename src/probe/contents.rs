@@ -87,7 +87,7 @@ impl Probe {
     }
 
     /// Adds a buffer of zeros for dispatches to come.
-    pub fn add_room(&mut self, bytes: u64) -> BufferSlice {
+    pub fn add_workspace(&mut self, bytes: u64) -> BufferSlice {
         self.contents.push(vec![0; bytes as usize]);
         BufferSlice { buffer: BufferHandle(self.contents.len() as u32 - 1), offset: 0, bytes }
     }

@@ -117,7 +117,7 @@ fn prepare(
         bias: None,
         scale: 1.0,
         epilogue: Epilogue::Store,
-        room: None,
+        workspace: None,
     };
     let mut recording = Recording::new();
     matmul::record(&mut recording, &caps, &product);

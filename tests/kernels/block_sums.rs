@@ -31,7 +31,7 @@ fn product(
         bias: None,
         scale: 1.0,
         epilogue: Epilogue::Store,
-        room: None,
+        workspace: None,
     };
     let mut plain = Recording::new();
     matmul::record(&mut plain, &case.caps, &product);
@@ -52,8 +52,8 @@ fn rows_of_any_length_are_added_up_block_by_block() {
             let gain = case.floats(row_len as usize);
             for norm in [None, Some((gain, 1e-5))] {
                 let product = product(&mut case, row_len, (x, x_stride, tokens), norm);
-                let room = case.garbage(block_sums::bytes(tokens, row_len) as usize / 4);
-                let summed = Summed::place(&product, room).expect("there is room");
+                let workspace = case.garbage(block_sums::bytes(tokens, row_len) as usize / 4);
+                let summed = Summed::place(&product, workspace).expect("there is room");
                 assert_eq!(summed.x == x, norm.is_none());
                 let dispatch = block_sums::of_product(&case.caps, &product, &summed);
                 case.recording.dispatch(dispatch);
@@ -76,9 +76,9 @@ fn what_has_no_room_is_not_placed() {
         let mut case = Case::new(caps, 23);
         let (x, gain) = (case.floats(128), case.floats(64));
         let product = product(&mut case, 64, (x, 64, 2), Some((gain, 1e-5)));
-        let mut room = case.garbage(block_sums::bytes(2, 64) as usize / 4);
-        assert!(Summed::place(&product, room).is_some());
-        room.bytes = block_sums::bytes(2, 64) - 4;
-        assert_eq!(Summed::place(&product, room), None);
+        let mut workspace = case.garbage(block_sums::bytes(2, 64) as usize / 4);
+        assert!(Summed::place(&product, workspace).is_some());
+        workspace.bytes = block_sums::bytes(2, 64) - 4;
+        assert_eq!(Summed::place(&product, workspace), None);
     });
 }

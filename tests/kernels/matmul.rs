@@ -99,7 +99,7 @@ impl Product {
         }
         let gain = case.floats(self.row_len as usize);
         let bias = case.floats(self.rows as usize);
-        let room_bytes = [narrow::bytes, block_sums::bytes]
+        let workspace_bytes = [narrow::bytes, block_sums::bytes]
             .map(|bytes| bytes(self.tokens.into(), self.row_len))
             .into_iter()
             .fold(0, u64::max);
@@ -115,7 +115,7 @@ impl Product {
             bias: self.bias.then_some(bias),
             scale: if self.epilogue.is_glu() { 1.0 } else { SCALE },
             epilogue: self.epilogue,
-            room: Some(case.garbage(room_bytes.div_ceil(4) as usize)),
+            workspace: Some(case.garbage(workspace_bytes.div_ceil(4) as usize)),
         };
         let caps = if self.slices {
             weights::small_bindings(&case.caps, &matrix.packed.packing())
@@ -346,7 +346,7 @@ fn a_token_has_one_result_whatever_else_is_in_the_batch() {
                     bias: None,
                     scale: 1.0,
                     epilogue: Epilogue::Store,
-                    room: None,
+                    workspace: None,
                 };
                 let shape = Shape::scalar(2, columns, split);
                 matmul::record_shaped(&mut case.recording, &case.caps, &product, shape);

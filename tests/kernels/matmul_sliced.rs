@@ -111,7 +111,7 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
             let matrix = case.matrix(dtype, ROWS, row_len);
             let x = case.floats((TOKENS * row_len) as usize);
             let gain = case.floats(row_len as usize);
-            let room = case.garbage(block_sums::bytes(TOKENS, row_len) as usize / 4);
+            let workspace = case.garbage(block_sums::bytes(TOKENS, row_len) as usize / 4);
             let parts = [
                 (0, 9, None),
                 (0, 1, None),
@@ -139,7 +139,7 @@ fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
                     bias: None,
                     scale: 1.0,
                     epilogue: Epilogue::Store,
-                    room: shape.map(|_| room),
+                    workspace: shape.map(|_| workspace),
                 };
                 let (recording, caps) = (&mut case.recording, &case.caps);
                 match shape {

@@ -44,7 +44,7 @@ fn rows_of_any_size_are_narrowed_to_the_nearest_halves_and_bytes() {
                 bias: None,
                 scale: 1.0,
                 epilogue: Epilogue::Store,
-                room: None,
+                workspace: None,
             };
             let mut plain = hob::gpu::Recording::new();
             matmul::record_shaped(&mut plain, &case.caps, &product, Shape::scalar(2, 1, 1));

@@ -115,12 +115,12 @@ fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
                 bias: None,
                 scale: 1.0,
                 epilogue,
-                room: Some(slice(6)),
+                workspace: Some(slice(6)),
             };
             matmul::record(recording, caps, &matmul);
             if epilogue == Epilogue::Store && tokens >= matmul_tiled::TOKENS_MIN {
                 let mut plain = Recording::new();
-                matmul::record(&mut plain, caps, &Matmul { room: None, ..matmul });
+                matmul::record(&mut plain, caps, &Matmul { workspace: None, ..matmul });
                 for shape in tiles(caps, &plain) {
                     matmul::record_shaped(recording, caps, &matmul, shape);
                 }

@@ -35,9 +35,9 @@ enum Subject {
     Product {
         dispatch: Dispatch,
         /// Room for what is made of x before, where it may be.
-        room: Option<BufferSlice>,
+        workspace: Option<BufferSlice>,
         probe: Probe,
-        probe_room: Option<BufferSlice>,
+        probe_workspace: Option<BufferSlice>,
     },
     Attention {
         checked: Sample,
@@ -50,8 +50,8 @@ impl Subject {
     /// A small version in a shape.
     fn probe(&self, caps: &Capabilities, shape: AnyShape) -> Probe {
         match (self, shape) {
-            (Self::Product { probe, probe_room, .. }, AnyShape::Product(shape)) => {
-                probe.with(reshaped(caps, probe.dispatch(), shape, *probe_room))
+            (Self::Product { probe, probe_workspace, .. }, AnyShape::Product(shape)) => {
+                probe.with(reshaped(caps, probe.dispatch(), shape, *probe_workspace))
             }
             (Self::Attention { checked, .. }, AnyShape::Attention(tile)) => {
                 checked.probe(caps, tile)
@@ -64,9 +64,9 @@ impl Subject {
     fn time(&self, executor: &mut dyn Executor, shape: AnyShape) -> Result<f64, DeviceError> {
         let caps = executor.capabilities();
         match (self, shape) {
-            (Self::Product { dispatch, room, .. }, AnyShape::Product(shape)) => {
+            (Self::Product { dispatch, workspace, .. }, AnyShape::Product(shape)) => {
                 let mut recording = Recording::new();
-                let dispatches = reshaped(caps, dispatch, shape, *room);
+                let dispatches = reshaped(caps, dispatch, shape, *workspace);
                 dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));
                 spread_routes(executor, dispatch)?;
                 time(executor, &recording)
@@ -193,7 +193,7 @@ fn product(
     numerics: Numerics,
     dispatch: Dispatch,
 ) -> Result<(Subject, AnyShape, VecDeque<AnyShape>), DeviceError> {
-    let room = runner.model().product_room(matmul_sliced::is_sliced(&dispatch));
+    let workspace = runner.model().matmul_workspace(matmul_sliced::is_sliced(&dispatch));
     let executor = runner.kv_mut().1;
     let mut probe = Probe::take(executor, &dispatch, &HashMap::new())?;
     let operands = Operands::of(&dispatch);
@@ -206,13 +206,13 @@ fn product(
         let bound = dispatch.bindings.iter().position(|other| *other == slice);
         probe.set(bound.expect("they are bound"), &words);
     }
-    let probe_room = room.map(|room| probe.add_room(room.bytes));
+    let probe_workspace = workspace.map(|workspace| probe.add_workspace(workspace.bytes));
     let default = AnyShape::Product(shape_of(&dispatch));
     let other_orders = numerics == Numerics::Fastest;
     let mut left = candidates(executor.capabilities(), &dispatch, other_orders);
-    left.retain(|shape: &Shape| shape.tier == Tier::Scalar || room.is_some());
+    left.retain(|shape: &Shape| shape.tier == Tier::Scalar || workspace.is_some());
     let left = left.into_iter().map(AnyShape::Product).collect();
-    Ok((Subject::Product { dispatch, room, probe, probe_room }, default, left))
+    Ok((Subject::Product { dispatch, workspace, probe, probe_workspace }, default, left))
 }
 
 /// Whatever step ran last has left other routes to a product's experts.
