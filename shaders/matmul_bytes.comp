@@ -1,6 +1,6 @@
 // matmul_bytes: y[t, m] = epilogue(factor[t] * sum_k W[m, k] * x[t, k]) for many tokens, in bytes.
 //
-// Tiles as in include/tile.glsl; x was narrowed by narrow.comp. Each lane has R rows and
+// Tiles as in include/tile.glsl; x was narrowed by quantize_x.comp. Each lane has R rows and
 // TOKENS / SPLIT columns. Weights stay the whole numbers that they are in their blocks, times a
 // scale and with a bias: four of them are multiplied by as many bytes of x in one operation, and
 // all of a scale are summed as whole numbers.
@@ -9,7 +9,7 @@
 //            local size (LANES, SPLIT, 1)
 // Binding 0  quads     readonly  128-bit plane of W (include/weights.glsl)
 // Binding 1  words     readonly  32-bit plane of W
-// Binding 2  x         readonly  bytes and scales [tokens, x_stride], as narrow.comp has them
+// Binding 2  x         readonly  bytes and scales [tokens, x_stride], as quantize_x.comp has them
 // Binding 3  y         f32 [tokens, y_stride]; read only by the residual epilogue
 // Binding 4  factors   readonly  f32 [tokens]
 // Binding 5  bias      readonly  f32 [rows], with BIAS; with LISTED instead

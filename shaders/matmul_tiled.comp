@@ -1,6 +1,6 @@
 // matmul_tiled: y[t, m] = epilogue(factor[t] * sum_k W[m, k] * x[t, k]) for many tokens, in f16.
 //
-// Tiles as in include/tile.glsl; x was narrowed by narrow.comp. MATRIX: subgroups multiply
+// Tiles as in include/tile.glsl; x was narrowed by quantize_x.comp. MATRIX: subgroups multiply
 // fragments with the device's matrix units, summing in f32. Else each lane has R rows and
 // TOKENS / SPLIT columns, and sums the products of a block in f16, blocks in f32.
 //

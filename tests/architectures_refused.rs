@@ -24,7 +24,7 @@ fn refusal(bytes: Vec<u8>, context_tokens: usize) -> String {
         context_tokens,
         kv_bytes: 0,
         adapter_bytes: 0,
-        narrow_products: false,
+        reduced_precision: false,
     };
     let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
     let mut executor = ReferenceExecutor::with_lanes(8);

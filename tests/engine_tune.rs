@@ -202,7 +202,7 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
 /// Products of many tokens are the fastest by halves.
 fn times_for_halves(dispatch: &Dispatch) -> f64 {
     match dispatch.kernel.name {
-        "narrow_half" => 1.0,
+        "quantize_x_f16" => 1.0,
         name if name.ends_with("_half") => 10.0,
         _ => 100.0,
     }
@@ -303,14 +303,14 @@ fn attention_by_matrix_units_is_tuned_where_narrower_numbers_are_allowed() -> Re
     let plan = Plan::default();
     plan.set_times(times_of_cuts);
     plan.set_wrong_where(|dispatch| matches!(cut(dispatch), Some([1, _])));
-    let is_narrow =
+    let is_reduced_precision =
         |work: &&TunedWork| matches!(work.size, WorkSize::Attention { narrow: true, .. });
     let (runner, works) = tune_attention(&model, &plan, Numerics::Exact)?;
-    assert_eq!(works.iter().find(is_narrow), None, "nothing of it may be chosen");
+    assert_eq!(works.iter().find(is_reduced_precision), None, "nothing of it may be chosen");
     assert_eq!(runner.model().attention_shape(false, 32, 32).matrix, None);
 
     let (runner, works) = tune_attention(&model, &plan, Numerics::Fastest)?;
-    let work = works.iter().find(is_narrow).expect("it is measured");
+    let work = works.iter().find(is_reduced_precision).expect("it is measured");
     let cuts: Vec<Option<Cut>> = (work.shapes.iter())
         .map(|measured| match measured.shape {
             AnyShape::Attention(tile) => tile.matrix,

@@ -30,7 +30,7 @@ const TOLERANCE_Q8_0: f32 = 0.3;
 const ROUNDED: [&str; 3] = ["llama", "llama-hd128-bias", "gemma3"];
 
 /// And with products of numbers of f16.
-const TOLERANCE_NARROW: f32 = 0.05;
+const TOLERANCE_REDUCED: f32 = 0.05;
 
 fn check(path: &Path, format: KvFormat, disable_subgroup_ops: bool, prompts: usize) -> f32 {
     let executor = device::open(disable_subgroup_ops);
@@ -97,12 +97,12 @@ fn variants_without_subgroup_operations_give_them_too() {
     }
 }
 
-fn check_narrow(path: &Path, tier: Tier) -> f32 {
+fn check_reduced_precision(path: &Path, tier: Tier) -> f32 {
     let executor = device::open(false);
     let messages = executor.messages();
     let executor = Posing::gpu(Box::new(executor), tier);
     let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
-    let mut model = Driven::load_narrow(Box::new(executor), path, sizes);
+    let mut model = Driven::load_reduced_precision(Box::new(executor), path, sizes);
     let [plain, _] = products_of(&model, tier, 64);
     assert!(plain >= 4, "{plain} products by tier {}", tier.name());
     let tiled = attention_of(&model, 64, false) == "attention_tiled";
@@ -114,7 +114,7 @@ fn check_narrow(path: &Path, tier: Tier) -> f32 {
     assert_ne!(attention_of(&model, 15, false), "attention_tiled", "too few tokens");
     assert_ne!(attention_of(&model, 64, true), "attention_tiled", "tokens of 64 sessions");
     let goldens = goldens(&path.with_extension("golden.json"));
-    let worst = check_golden(&mut model, &goldens[0], TOLERANCE_NARROW, 64);
+    let worst = check_golden(&mut model, &goldens[0], TOLERANCE_REDUCED, 64);
     drop(model);
     device::assert_silent(&messages);
     worst
@@ -135,7 +135,8 @@ fn small_models_give_nearly_those_logits_in_narrower_numbers() {
             println!("this device offers no tier {}", tier.name());
             continue;
         }
-        let worst = check_narrow(&shared.join("tiny").join(format!("{name}.gguf")), tier);
+        let worst =
+            check_reduced_precision(&shared.join("tiny").join(format!("{name}.gguf")), tier);
         println!("{name} by tier {}: worst {worst:.4}", tier.name());
     }
 }

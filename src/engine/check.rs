@@ -211,7 +211,7 @@ impl Runner {
     /// routes, of which there are few for each token.
     fn wide_step(&self) -> usize {
         let has_tiles =
-            self.model().hyper().mixture.is_some() && self.model().limits().narrow_products;
+            self.model().hyper().mixture.is_some() && self.model().limits().reduced_precision;
         if has_tiles { self.model().limits().tokens_max } else { 0 }
     }
 

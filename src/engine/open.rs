@@ -296,7 +296,7 @@ fn load(
         logit_rows_max: (LOGIT_BYTES / 4 / (vocab as usize).max(1)).clamp(8, 32),
         context_tokens: config.context_tokens,
         kv_bytes: config.bytes(),
-        narrow_products: matmul_tiled::is_any_offered(&caps)
+        reduced_precision: matmul_tiled::is_any_offered(&caps)
             && options.tune.as_ref().is_some_and(|tune| tune.numerics == Numerics::Fastest),
         adapter_bytes,
     };

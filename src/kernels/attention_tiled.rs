@@ -122,7 +122,7 @@ pub fn shapes(caps: &Capabilities, head_dim: u32, group: u32) -> Vec<Shape> {
 #[must_use]
 pub fn choose(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
     let rule = by_rule(caps, head_dim, group)?;
-    match tuned::attention(caps, head_dim, group, Batches::NarrowPrompts) {
+    match tuned::attention(caps, head_dim, group, Batches::ReducedPrecisionPrompts) {
         Some(tile) => tile.matrix.map(|_| tile.shape(1)),
         None => Some(rule),
     }

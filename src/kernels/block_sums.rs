@@ -1,7 +1,7 @@
 //! `shaders/block_sums.comp`: sums of x's blocks, before products that want them.
 
 use super::matmul::{Operands, Params as MatmulParams};
-use super::narrow::{ALIGN, Params};
+use super::quantize_x::{ALIGN, Params};
 use super::spirv;
 use crate::gpu::{BufferSlice, Capabilities, Dispatch};
 
@@ -39,7 +39,8 @@ impl Summed {
         let params: MatmulParams = bytemuck::pod_read_unaligned(&product.push);
         let (rows, row_len) = (u64::from(params.tokens), 32 * u64::from(params.blocks));
         let first = sums_bytes(rows, row_len);
-        let part = |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
+        let part =
+            |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
         let (x, end) = match product.spec[5] {
             0 => (Operands::of(product).x, first),
             _ => (part(first, rows * row_len * 4), first + rows * row_len * 4),

@@ -7,7 +7,7 @@ use super::{
     PackedMatrix, RowSlice, by_format_and_device, matmul_sliced, or_unused, spirv, tuned, u32_of,
 };
 #[allow(unused_imports, reason = "documentation names it")]
-use super::{block_sums, narrow};
+use super::{block_sums, quantize_x};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
@@ -201,7 +201,7 @@ pub struct Matmul<'a> {
     /// What happens to the product.
     pub epilogue: Epilogue,
     /// Room for what a dispatch before makes of x: where the weights are sliced, sums
-    /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`narrow::bytes`]), which
+    /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`quantize_x::bytes`]), which
     /// without room are not wanted.
     pub workspace: Option<BufferSlice>,
 }

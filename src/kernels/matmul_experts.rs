@@ -189,9 +189,9 @@ pub struct MatmulExperts<'a> {
     pub norm: Option<(BufferSlice, f32)>,
     /// What happens to the product.
     pub epilogue: Epilogue,
-    /// Room for a narrower x, [`super::narrow::bytes`] for all its rows; without it products are in
+    /// Room for a narrower x, [`super::quantize_x::bytes`] for all its rows; without it products are in
     /// f32.
-    pub narrow: Option<BufferSlice>,
+    pub workspace: Option<BufferSlice>,
 }
 
 impl MatmulExperts<'_> {
@@ -209,9 +209,9 @@ impl MatmulExperts<'_> {
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &MatmulExperts<'_>) {
     let mut plain = Recording::new();
     record_scalar(&mut plain, caps, matmul, matmul.shape(caps));
-    let narrow = matmul.narrow.is_some();
-    let best = |product: &Dispatch| tuned::best(caps, product, narrow);
-    tuned::append(recording, caps, plain, matmul.narrow, best);
+    let workspace = matmul.workspace.is_some();
+    let best = |product: &Dispatch| tuned::best(caps, product, workspace);
+    tuned::append(recording, caps, plain, matmul.workspace, best);
 }
 
 /// Appends the product in a shape of any tier.
@@ -227,7 +227,7 @@ pub fn record_shaped(
     let scalar = if shape.tier == Tier::Scalar { shape } else { matmul.shape(caps) };
     let mut plain = Recording::new();
     record_scalar(&mut plain, caps, matmul, scalar);
-    tuned::append_in(recording, caps, plain, matmul.narrow, shape);
+    tuned::append_in(recording, caps, plain, matmul.workspace, shape);
 }
 
 /// Routes of a product in f32 as evenly spread as can be, and where they are bound: what it may be

@@ -7,7 +7,7 @@
 
 use super::matmul::{Operands, Shape, Tier};
 use super::matmul_experts::Params;
-use super::narrow::{self, Narrowed};
+use super::quantize_x::{self, QuantizedX};
 use super::{by_name, matmul_bytes, spirv};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Kernel, MatrixUnits};
 
@@ -19,7 +19,7 @@ const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_BINDINGS == 6);
 const _: () = assert!(spirv::MATMUL_TILED_Q4_0_HALF_SPECS == 8);
 
 /// All tiers but that of f32.
-pub const NARROW_TIERS: [Tier; 3] = [Tier::Matrix, Tier::Half, Tier::Bytes];
+pub const REDUCED_TIERS: [Tier; 3] = [Tier::Matrix, Tier::Half, Tier::Bytes];
 
 /// Fewer tokens do not fill a tile: then only a measurement chooses one.
 pub const TOKENS_MIN: u32 = 16;
@@ -61,7 +61,7 @@ pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
 /// Whether a device offers any tier but that of f32.
 #[must_use]
 pub fn is_any_offered(caps: &Capabilities) -> bool {
-    NARROW_TIERS.iter().any(|tier| is_offered(caps, *tier))
+    REDUCED_TIERS.iter().any(|tier| is_offered(caps, *tier))
 }
 
 /// The kernel of a tier for a product recorded in f32; `None` where its weights have none, or it
@@ -80,7 +80,7 @@ fn kernel(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Option<&'stati
         Tier::Bytes => by_name(&format!("matmul_bytes_{format}")),
         _ => by_name(&format!("matmul_tiled_{format}_{}", tier.name())),
     }?;
-    let avoided = caps.avoids(kernel) || caps.avoids(narrow::kernel(tier));
+    let avoided = caps.avoids(kernel) || caps.avoids(quantize_x::kernel(tier));
     (!avoided).then_some(kernel)
 }
 
@@ -217,7 +217,7 @@ pub fn tiled(
     let mut params = Params::of(product);
     let block_quads = if shape.tier == Tier::Bytes { 3 } else { 4 };
     params.matmul.x_stride = params.matmul.blocks * block_quads;
-    let narrowed = Narrowed::place(product, u64::from(params.matmul.x_stride) * 16, workspace)?;
+    let quantized = QuantizedX::place(product, u64::from(params.matmul.x_stride) * 16, workspace)?;
     let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
     let (listed, has_bias, epilogue) =
         (u32::from(params.is_listed()), product.spec[6], product.spec[7]);
@@ -227,15 +227,15 @@ pub fn tiled(
         let Spread { across, down } = Spread::of_shape(caps, shape)?;
         spec.extend([units.m, units.n, units.k, across, down]);
     }
-    let beside = if has_bias + listed > 0 { bias } else { narrowed.factors };
-    debug_assert!(x.buffer != narrowed.x.buffer, "x is read before it is narrowed");
+    let beside = if has_bias + listed > 0 { bias } else { quantized.factors };
+    debug_assert!(x.buffer != quantized.x.buffer, "x is read before it is narrowed");
     let tiles = Dispatch {
         kernel,
         spec,
-        bindings: vec![quads, words, narrowed.x, y, narrowed.factors, beside],
+        bindings: vec![quads, words, quantized.x, y, quantized.factors, beside],
         push: bytemuck::bytes_of(&params).to_vec(),
         pointers: 0,
         groups: grid(&params, shape),
     };
-    Some([narrow::of_product(caps, product, shape.tier, &narrowed), tiles])
+    Some([quantize_x::of_product(caps, product, shape.tier, &quantized), tiles])
 }

@@ -12,7 +12,7 @@ use super::attention_tiled::{self, Cut};
 use super::matmul::{Shape, Tier};
 use super::matmul_experts::Params;
 use super::matmul_sliced;
-use super::matmul_tiled::{self, NARROW_TIERS};
+use super::matmul_tiled::{self, REDUCED_TIERS};
 use crate::gpu::{BufferSlice, Capabilities, Choice, Command, Dispatch, Recording, Work};
 
 /// Most tokens that works are told apart by.
@@ -89,7 +89,7 @@ pub fn reshaped(
 /// next such dispatch.
 #[must_use]
 pub fn is_made_before(dispatch: &Dispatch) -> bool {
-    ["block_sums", "narrow"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
+    ["block_sums", "quantize_x"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
 }
 
 fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
@@ -119,7 +119,7 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
     shapes.reverse();
     shapes.truncate(CANDIDATES_MAX);
     if other_orders {
-        for tier in NARROW_TIERS {
+        for tier in REDUCED_TIERS {
             shapes.extend(matmul_tiled::shapes(caps, dispatch, tier));
         }
     }
@@ -271,7 +271,7 @@ pub enum Batches {
     Single = 1,
     /// Of prompts of [`attention_tiled::TOKENS_MIN`] tokens or more, where narrower numbers than
     /// f32 are wanted and there are matrix units.
-    NarrowPrompts = 2,
+    ReducedPrecisionPrompts = 2,
 }
 
 impl Batches {
@@ -325,7 +325,7 @@ pub fn tile_by_rule(
     batches: Batches,
 ) -> Option<Tile> {
     let shape = match batches {
-        Batches::NarrowPrompts => attention_tiled::by_rule(caps, head_dim, group)?,
+        Batches::ReducedPrecisionPrompts => attention_tiled::by_rule(caps, head_dim, group)?,
         plain => attention::Shape::by_rule(caps, head_dim, group, plain == Batches::Single),
     };
     Some(Tile::of(shape))
@@ -334,12 +334,12 @@ pub fn tile_by_rule(
 /// Other tiles for attention, at most ten. Those of matrix units also compete with that of lanes.
 #[must_use]
 pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
-    let other = (batches == Batches::NarrowPrompts)
+    let other = (batches == Batches::ReducedPrecisionPrompts)
         .then(|| Tile::of(attention::Shape::choose(caps, head_dim, group, false)));
     let rule = tile_by_rule(caps, head_dim, group, batches);
     let mut found = all_tiles(caps, head_dim, group, batches);
     found.retain(|tile| Some(*tile) != rule && Some(*tile) != other);
-    found.retain(|tile| batches != Batches::NarrowPrompts || tile.matrix.is_some());
+    found.retain(|tile| batches != Batches::ReducedPrecisionPrompts || tile.matrix.is_some());
     // The widest are the likeliest to be worth their time.
     found.sort_by_key(|tile| std::cmp::Reverse(tile.heads * tile.tile_tokens));
     found.truncate(CANDIDATES_MAX - other.iter().len());
@@ -350,7 +350,7 @@ pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -
 /// All tiles that attention may have on a device.
 fn all_tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
     let mut found = tiles_of_lanes(caps, head_dim, group, batches == Batches::Single);
-    if batches == Batches::NarrowPrompts {
+    if batches == Batches::ReducedPrecisionPrompts {
         let of_units = attention_tiled::shapes(caps, head_dim, group);
         found.extend(of_units.into_iter().map(Tile::of));
         found.push(Tile::of(attention::Shape::by_rule(caps, head_dim, group, false)));

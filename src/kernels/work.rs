@@ -7,7 +7,7 @@ use super::{
     KvFormat, PageLayout, attention, fma_peak, gather_rows, glu, layer_norm, matmul,
     matmul_experts, maxima,
 };
-use super::{moe_combine, moe_lists, narrow, qkv_post, read_stream, rms_norm};
+use super::{moe_combine, moe_lists, qkv_post, quantize_x, read_stream, rms_norm};
 use crate::gpu::{Command, Dispatch};
 
 /// Bytes moved and operations done.
@@ -74,7 +74,7 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
             };
             match () {
                 () if is("matmul") => of_matmul(dispatch),
-                () if is("narrow") => of_narrow(dispatch),
+                () if is("quantize_x") => of_quantize_x(dispatch),
                 () if is("block_sums") => of_block_sums(dispatch),
                 () if is("moe_route") => of_moe_route(dispatch),
                 () if is("moe_lists") => of_moe_lists(dispatch),
@@ -152,7 +152,7 @@ fn of_matmul(dispatch: &Dispatch) -> Work {
     }
 }
 
-fn of_narrow(dispatch: &Dispatch) -> Work {
+fn of_quantize_x(dispatch: &Dispatch) -> Work {
     let factors_bytes = 4 * u64::from(dispatch.groups[0]);
     of_rows_before(dispatch, dispatch.bindings[2].bytes + factors_bytes)
 }
@@ -167,7 +167,7 @@ fn of_block_sums(dispatch: &Dispatch) -> Work {
 
 /// Of the first of a product's two dispatches.
 fn of_rows_before(dispatch: &Dispatch, written_bytes: u64) -> Work {
-    let params: narrow::Params = bytemuck::pod_read_unaligned(&dispatch.push);
+    let params: quantize_x::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let rows = u64::from(dispatch.groups[0]);
     let columns = 32 * u64::from(params.blocks);
     let norm = dispatch.spec[3] == 1;

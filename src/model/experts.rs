@@ -249,7 +249,7 @@ impl Step<'_> {
             y_offset: 0,
             norm: None,
             epilogue: Epilogue::Store,
-            narrow: self.workspace(false),
+            workspace: self.workspace(false),
         }
     }
 

@@ -67,7 +67,7 @@ impl Model {
         let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
         if !one_token_each {
             let narrow =
-                self.scratch.limits.narrow_products && tokens >= attention_tiled::TOKENS_MIN;
+                self.scratch.limits.reduced_precision && tokens >= attention_tiled::TOKENS_MIN;
             let tiled = narrow.then(|| attention_tiled::choose(caps, head_dim, group));
             return tiled.flatten().unwrap_or(shape);
         }

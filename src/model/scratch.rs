@@ -6,7 +6,7 @@ use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError
 use crate::kernels::attention::{self, Partials};
 use crate::kernels::maxima;
 use crate::kernels::sampling::{PENALTIES_MAX, Penalty, Row};
-use crate::kernels::{block_sums, narrow};
+use crate::kernels::{block_sums, quantize_x};
 
 /// Sizes that a model's buffers are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Limits {
     pub adapter_bytes: u64,
     /// Whether products, and attention of prompts, may be made of narrower numbers than f32
     /// (`numerics = "fastest"`).
-    pub narrow_products: bool,
+    pub reduced_precision: bool,
 }
 
 /// Buffers the host writes before a step, and those it reads after. There are two of each that
@@ -90,7 +90,7 @@ impl Scratch {
     /// Room for what is made of a product's x before: sums where its weights are sliced, narrower
     /// numbers where these are wanted.
     pub(super) fn matmul_workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
-        self.workspace.filter(|_| is_sliced || self.limits.narrow_products)
+        self.workspace.filter(|_| is_sliced || self.limits.reduced_precision)
     }
 
     /// Bytes of the activations, by the same sum as [`Scratch::create`].
@@ -177,7 +177,9 @@ impl Scratch {
             },
             gathered: scratch("gathered", rows * widths.stream)?,
             logits: scratch("logits", rows * vocab)?,
-            workspace: workspace_bytes.map(|bytes| scratch("rows made before", bytes / 4)).transpose()?,
+            workspace: workspace_bytes
+                .map(|bytes| scratch("rows made before", bytes / 4))
+                .transpose()?,
             maxima: scratch("largest logits", rows * maxima_words(vocab))?,
         })
     }
@@ -271,7 +273,7 @@ fn workspace_bytes(
     limits: &Limits,
 ) -> Option<u64> {
     let tokens = limits.tokens_max as u64;
-    let narrow = limits.narrow_products.then(|| narrow_bytes(hyper, widths, tokens));
+    let narrow = limits.reduced_precision.then(|| quantized_x_bytes(hyper, widths, tokens));
     let sums = caps.slices_weights().then(|| sums_bytes(widths, tokens));
     narrow.max(sums)
 }
@@ -282,10 +284,10 @@ fn sums_bytes(widths: &Widths, tokens: u64) -> u64 {
 }
 
 /// Bytes of the widest rows that products read, in narrower numbers.
-fn narrow_bytes(hyper: &HyperParams, widths: &Widths, tokens: u64) -> u64 {
-    let plain = narrow::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden));
+fn quantized_x_bytes(hyper: &HyperParams, widths: &Widths, tokens: u64) -> u64 {
+    let plain = quantize_x::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden));
     let of_routes = hyper.mixture.as_ref().map_or(0, |mixture| {
-        narrow::bytes(tokens * u64::from(mixture.router.used), mixture.hidden)
+        quantize_x::bytes(tokens * u64::from(mixture.router.used), mixture.hidden)
     });
     plain.max(of_routes)
 }

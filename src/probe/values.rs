@@ -39,7 +39,7 @@ pub(super) enum Kind {
     /// Bytes of which each may be off by one: quants.
     Bytes,
     /// Blocks of 32 quants that may be off by one, their scale, and the sums of both halves.
-    Narrowed,
+    QuantizedX,
     /// Of no use once the dispatch is done.
     Scratch,
 }
@@ -54,8 +54,8 @@ impl Kind {
                 1 => Self::F16,
                 _ => Self::Bytes,
             },
-            2 if name == "narrow_half" => Self::F16,
-            2 if name == "narrow_bytes" => Self::Narrowed,
+            2 if name == "quantize_x_f16" => Self::F16,
+            2 if name == "quantize_x_int8" => Self::QuantizedX,
             1 if name.starts_with("moe_route") => Self::U32,
             1 if name.starts_with("moe_lists") => Self::U32,
             2 if name == "maxima" => Self::U32,
@@ -99,7 +99,7 @@ pub(super) fn compare(
             let [before, found, wanted] = [before, found, wanted].map(halves);
             compare_floats(tolerance, &before, &found, &wanted)
         }
-        Kind::Narrowed => compare_blocks(found, wanted),
+        Kind::QuantizedX => compare_blocks(found, wanted),
         Kind::Scratch => None,
         Kind::U32 => {
             let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -244,7 +244,7 @@ mod tests {
         let wanted = [block(9, 0.5, 72.0), block(7, 0.25, 28.0)].concat();
         let differ = |second: Vec<u8>| {
             let found = [block(9, 0.5, 72.0), second].concat();
-            compare(Kind::Narrowed, 0.0, &[], &found, &wanted).map(|difference| difference.at)
+            compare(Kind::QuantizedX, 0.0, &[], &found, &wanted).map(|difference| difference.at)
         };
         assert_eq!(differ(block(8, 0.25, 32.0)), None);
         assert_eq!(differ(block(9, 0.25, 28.0)), Some(48));

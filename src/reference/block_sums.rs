@@ -2,7 +2,7 @@
 
 use super::Memory;
 use crate::gpu::Dispatch;
-use crate::kernels::narrow::Params;
+use crate::kernels::quantize_x::Params;
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);

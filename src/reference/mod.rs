@@ -22,10 +22,10 @@ mod memory;
 mod moe_combine;
 mod moe_lists;
 mod moe_route;
-mod narrow;
 mod penalise;
 mod planes;
 mod qkv_post;
+mod quantize_x;
 mod read_stream;
 mod rms_norm;
 mod sample;
@@ -50,7 +50,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "layer_norm",
         "gather_rows",
         "glu",
-        "narrow",
+        "quantize_x",
         "block_sums",
         "moe_route",
         "moe_lists",
@@ -80,7 +80,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("rms_norm") => rms_norm::run(dispatch, memory),
         Some("layer_norm") => layer_norm::run(dispatch, memory),
         Some("gather_rows") => gather_rows::run(dispatch, memory),
-        Some("narrow") => narrow::run(dispatch, memory),
+        Some("quantize_x") => quantize_x::run(dispatch, memory),
         Some("block_sums") => block_sums::run(dispatch, memory),
         Some("glu") => glu::run(dispatch, memory),
         Some("read_stream") => read_stream::run(dispatch, memory),

@@ -157,7 +157,11 @@ impl Driven {
     }
 
     /// With products of narrower numbers than f32.
-    pub fn load_narrow(executor: Box<dyn Executor>, path: &std::path::Path, sizes: Sizes) -> Self {
+    pub fn load_reduced_precision(
+        executor: Box<dyn Executor>,
+        path: &std::path::Path,
+        sizes: Sizes,
+    ) -> Self {
         let file = hob::hf::open_model(path, None).expect("a model");
         Self::load_as(executor, &file, &[], sizes, true)
     }
@@ -177,7 +181,7 @@ impl Driven {
         file: &GgufFile,
         adapters: &[AdapterFile],
         sizes: Sizes,
-        narrow_products: bool,
+        reduced_precision: bool,
     ) -> Self {
         let hyper = read_hyper_params(file).expect("a supported model");
         let layout =
@@ -195,7 +199,7 @@ impl Driven {
             context_tokens: sizes.context_tokens,
             kv_bytes: config.bytes(),
             adapter_bytes: 0,
-            narrow_products,
+            reduced_precision,
         };
         let mut model =
             Model::load(&mut *executor, file, limits, &mut |_, _| {}).expect("it loads");

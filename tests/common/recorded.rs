@@ -35,7 +35,7 @@ pub fn products_of(model: &Driven, tier: Tier, tokens: u32) -> [usize; 2] {
     let mut counts = [0; 2];
     for dispatch in dispatches_of(model, tokens, true) {
         let name = dispatch.kernel.name;
-        if name.ends_with(tier.name()) && !name.contains("narrow") {
+        if name.ends_with(tier.name()) && !name.contains("quantize_x") {
             counts[usize::from(Params::of(&dispatch).has_experts())] += 1;
         }
     }

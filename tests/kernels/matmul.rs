@@ -2,7 +2,7 @@
 
 use hob::gpu::{Capabilities, Executor};
 use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
-use hob::kernels::{block_sums, narrow};
+use hob::kernels::{block_sums, quantize_x};
 use hob::tensor::DType;
 
 use super::{Case, Kind, compiles_slowly, on_both_variants, weights};
@@ -99,7 +99,7 @@ impl Product {
         }
         let gain = case.floats(self.row_len as usize);
         let bias = case.floats(self.rows as usize);
-        let workspace_bytes = [narrow::bytes, block_sums::bytes]
+        let workspace_bytes = [quantize_x::bytes, block_sums::bytes]
             .map(|bytes| bytes(self.tokens.into(), self.row_len))
             .into_iter()
             .fold(0, u64::max);

@@ -4,7 +4,7 @@ use hob::gpu::Capabilities;
 use hob::kernels::matmul::{Epilogue, Shape, Tier};
 use hob::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use hob::kernels::moe_lists;
-use hob::kernels::narrow;
+use hob::kernels::quantize_x;
 use hob::tensor::DType;
 
 use super::matmul::{NORM_MAX, ROW_LEN_BLOCKS, ROW_LEN_K, on_all_variants, tolerance_of};
@@ -65,8 +65,8 @@ impl Product {
         } else {
             Routes::Each(experts)
         };
-        let narrow_bytes = narrow::bytes(u64::from(routes / used), row_len);
-        let narrow = case.garbage(narrow_bytes.div_ceil(4) as usize);
+        let workspace_bytes = quantize_x::bytes(u64::from(routes / used), row_len);
+        let workspace = case.garbage(workspace_bytes.div_ceil(4) as usize);
         let product = MatmulExperts {
             weights: &weights,
             routes: routing,
@@ -79,7 +79,7 @@ impl Product {
             y_offset: y_offset as u64,
             norm: self.norm.then_some((gain, 1e-5)),
             epilogue: self.epilogue,
-            narrow: Some(narrow),
+            workspace: Some(workspace),
         };
         match self.shape {
             Some(shape) => {

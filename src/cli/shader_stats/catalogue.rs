@@ -133,7 +133,7 @@ fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
 fn tiles(caps: &Capabilities, plain: &Recording) -> Vec<Shape> {
     let Some(Command::Dispatch(product)) = plain.commands.first() else { return Vec::new() };
     let of_tier = |tier| matmul_tiled::shapes(caps, product, tier);
-    matmul_tiled::NARROW_TIERS.into_iter().flat_map(of_tier).collect()
+    matmul_tiled::REDUCED_TIERS.into_iter().flat_map(of_tier).collect()
 }
 
 /// A mixture's up and down products, for one token and for many.
@@ -162,11 +162,11 @@ fn experts(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
                 y_offset: 0,
                 norm: norm.then(|| (slice(4), 1e-5)),
                 epilogue,
-                narrow: Some(BufferSlice { bytes: 1 << 30, ..slice(6) }),
+                workspace: Some(BufferSlice { bytes: 1 << 30, ..slice(6) }),
             };
             matmul_experts::record(recording, caps, &matmul);
             let mut plain = Recording::new();
-            matmul_experts::record(&mut plain, caps, &MatmulExperts { narrow: None, ..matmul });
+            matmul_experts::record(&mut plain, caps, &MatmulExperts { workspace: None, ..matmul });
             if epilogue == Epilogue::Store {
                 for shape in tiles(caps, &plain) {
                     matmul_experts::record_shaped(recording, caps, &matmul, shape);

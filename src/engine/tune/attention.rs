@@ -58,11 +58,13 @@ impl Heads {
             batches,
         };
         // The last compete with the tile that was chosen for prompts.
-        let mut kinds = vec![Batches::Single, Batches::Prompts, Batches::NarrowPrompts];
+        let mut kinds = vec![Batches::Single, Batches::Prompts, Batches::ReducedPrecisionPrompts];
         // An encoder takes texts whole.
         kinds.retain(|batches| !hyper.encoder || *batches != Batches::Single);
         let is_had = |heads: &Self| match heads.batches {
-            Batches::NarrowPrompts => model.limits().narrow_products && heads.rule(caps).is_some(),
+            Batches::ReducedPrecisionPrompts => {
+                model.limits().reduced_precision && heads.rule(caps).is_some()
+            }
             Batches::Single | Batches::Prompts => true,
         };
         kinds.into_iter().map(of).filter(is_had).collect()
@@ -79,7 +81,7 @@ impl Heads {
             group: self.group(),
             cache: self.layout.format.name().to_owned(),
             one_token_each: self.batches == Batches::Single,
-            narrow: self.batches == Batches::NarrowPrompts,
+            narrow: self.batches == Batches::ReducedPrecisionPrompts,
         }
     }
 

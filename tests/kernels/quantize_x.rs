@@ -1,8 +1,8 @@
-//! `shaders/narrow.comp`.
+//! `shaders/quantize_x.comp`.
 
 use hob::gpu::Command;
 use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
-use hob::kernels::narrow::{self, Narrowed};
+use hob::kernels::quantize_x::{self, QuantizedX};
 use hob::tensor::DType;
 
 use super::{Case, Kind, on_both_variants};
@@ -53,19 +53,20 @@ fn rows_of_any_size_are_narrowed_to_the_nearest_halves_and_bytes() {
             for (tier, kind, words, values) in
                 [(Tier::Half, Kind::F16, 16, 32), (Tier::Bytes, Kind::Blocks, 12, 34)]
             {
-                let narrowed = Narrowed {
+                let quantized = QuantizedX {
                     x: case.garbage(blocks * words),
                     factors: case.garbage(tokens as usize),
                 };
                 for split in [1, 2] {
-                    let mut dispatch = narrow::of_product(&case.caps, product, tier, &narrowed);
+                    let mut dispatch =
+                        quantize_x::of_product(&case.caps, product, tier, &quantized);
                     dispatch.spec[1] = split;
                     case.recording.dispatch(dispatch);
                 }
                 let name = format!("{}, {norm:?}", tier.name());
-                case.expect(name.clone(), narrowed.x, kind, blocks * values, 0.0);
+                case.expect(name.clone(), quantized.x, kind, blocks * values, 0.0);
                 let (name, rows) = (format!("factors of {name}"), tokens as usize);
-                case.expect_relative(name, narrowed.factors, Kind::F32, rows, FACTOR_TOLERANCE);
+                case.expect_relative(name, quantized.factors, Kind::F32, rows, FACTOR_TOLERANCE);
             }
         }
         case.check(executor);

@@ -1,14 +1,14 @@
-//! Twin of `shaders/narrow.comp`.
+//! Twin of `shaders/quantize_x.comp`.
 
 use half::f16;
 
 use super::Memory;
 use crate::gpu::Dispatch;
-use crate::kernels::narrow::Params;
+use crate::kernels::quantize_x::Params;
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
-    let [x, gain, narrowed, factors] = dispatch.bindings[..] else { panic!("four bindings") };
+    let [x, gain, quantized, factors] = dispatch.bindings[..] else { panic!("four bindings") };
     let (norm, width) = (dispatch.spec[3] == 1, 32 * params.blocks as usize);
     let rows = dispatch.groups[0] as usize;
     let bytes = dispatch.kernel.name.ends_with("_bytes");
@@ -39,7 +39,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
         }));
         all_factors.push(factor * f32::from_bits((254 - exponent) << 23));
     }
-    memory.update_words(narrowed, |_, out| out[..words.len()].copy_from_slice(&words));
+    memory.update_words(quantized, |_, out| out[..words.len()].copy_from_slice(&words));
     memory.update(factors, |_, out| out[..rows].copy_from_slice(&all_factors));
 }
 

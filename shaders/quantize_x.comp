@@ -1,4 +1,4 @@
-// narrow: rows of x * g in f16 or bytes, a step of their own before products that multiply such.
+// quantize_x: rows of x * g in f16 or bytes, a step of their own before products that multiply such.
 //
 // In f16, a row is multiplied by the power of two that brings its largest value to 8 .. 16:
 // products with weights then stay far from both ends of f16, however large or small a model's
@@ -10,14 +10,14 @@
 // Dispatch   (rows, 1, 1); local size (LANES, SPLIT, 1)
 // Binding 0  x        readonly  f32 [rows, x_stride]
 // Binding 1  gain     readonly  f32 [K], with NORM
-// Binding 2  narrowed quads [rows, K / 8], or with BYTES [rows, K / 32 * 3]
+// Binding 2  quantized quads [rows, K / 8], or with BYTES [rows, K / 32 * 3]
 // Binding 3  factors  f32 [rows]
 // Needs      subgroup shuffle; shared memory SPLIT * 8 bytes
 // Numerics   f32, rounded to the nearest f16 or byte: the twin's bits, where a driver divides by
 //            the book; factors within 1e-6
 //
-// Variant narrow_half: SUBGROUPS=1 BYTES=0
-// Variant narrow_bytes: SUBGROUPS=1 BYTES=1
+// Variant quantize_x_f16: SUBGROUPS=1 BYTES=0
+// Variant quantize_x_int8: SUBGROUPS=1 BYTES=1
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -35,7 +35,7 @@ layout(push_constant) uniform Params {
 };
 layout(std430, binding = 0) readonly buffer X { vec4 x[]; };
 layout(std430, binding = 1) readonly buffer Gain { vec4 gain[]; };
-layout(std430, binding = 2) writeonly buffer Narrowed { uvec4 narrowed[]; };
+layout(std430, binding = 2) writeonly buffer Quantized { uvec4 quantized[]; };
 layout(std430, binding = 3) writeonly buffer Factors { float factors[]; };
 
 #define ROWS_Y SPLIT
@@ -84,9 +84,9 @@ void put_block(uint row, uint block) {
     }
     const float scale = largest / 127.0;
     const uint at = (row * blocks + block) * 3;
-    narrowed[at] = quads[0];
-    narrowed[at + 1] = quads[1];
-    narrowed[at + 2] =
+    quantized[at] = quads[0];
+    quantized[at + 1] = quads[1];
+    quantized[at + 2] =
         floatBitsToUint(vec4(scale, scale * float(sums[0]), scale * float(sums[1]), 0.0));
 }
 #endif
@@ -126,7 +126,7 @@ void main() {
     for (uint i = first; i < blocks * 4; i += SPLIT * LANES) {
         const vec4 a = value(row, 2 * i) * scale;
         const vec4 b = value(row, 2 * i + 1) * scale;
-        narrowed[row * blocks * 4 + i] =
+        quantized[row * blocks * 4 + i] =
             uvec4(pack_half(a.xy), pack_half(a.zw), pack_half(b.xy), pack_half(b.zw));
     }
 #endif

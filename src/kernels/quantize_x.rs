@@ -1,4 +1,4 @@
-//! `shaders/narrow.comp`: rows of x in f16 or bytes, before products that multiply such numbers.
+//! `shaders/quantize_x.comp`: rows of x in f16 or bytes, before products that multiply such numbers.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -28,12 +28,12 @@ impl Params {
     }
 }
 
-const _: () = assert!(spirv::NARROW_HALF_PUSH_BYTES as usize == size_of::<Params>());
-const _: () = assert!(spirv::NARROW_HALF_BINDINGS == 4 && spirv::NARROW_HALF_SPECS == 4);
+const _: () = assert!(spirv::QUANTIZE_X_F16_PUSH_BYTES as usize == size_of::<Params>());
+const _: () = assert!(spirv::QUANTIZE_X_F16_BINDINGS == 4 && spirv::QUANTIZE_X_F16_SPECS == 4);
 
 /// Rows of x, narrowed, and what products with them have to be multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Narrowed {
+pub struct QuantizedX {
     /// f16 `[rows, K]`, or blocks of bytes with their scales `[rows, K / 32]`.
     pub x: BufferSlice,
     /// f32 `[rows]`.
@@ -51,7 +51,7 @@ pub fn bytes(rows: u64, row_len: u64) -> u64 {
     factor_bytes(rows) + rows * row_len * 2
 }
 
-impl Narrowed {
+impl QuantizedX {
     /// Where the rows of a product's x go in `workspace`, a row of `row_bytes`; `None` where they do not
     /// fit.
     #[must_use]
@@ -61,14 +61,15 @@ impl Narrowed {
         if first + rows * row_bytes > workspace.bytes {
             return None;
         }
-        let part = |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
+        let part =
+            |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
         Some(Self { x: part(first, rows * row_bytes), factors: part(0, rows * 4) })
     }
 }
 
 /// The kernel that narrows for a tier.
 pub(super) fn kernel(tier: Tier) -> &'static Kernel {
-    if tier == Tier::Bytes { &spirv::NARROW_BYTES } else { &spirv::NARROW_HALF }
+    if tier == Tier::Bytes { &spirv::QUANTIZE_X_INT8 } else { &spirv::QUANTIZE_X_F16 }
 }
 
 /// The dispatch that narrows the x of a product in f32, its norm included.
@@ -77,7 +78,7 @@ pub fn of_product(
     caps: &Capabilities,
     product: &Dispatch,
     tier: Tier,
-    narrowed: &Narrowed,
+    quantized: &QuantizedX,
 ) -> Dispatch {
     let all = matmul_experts::Params::of(product);
     let params = all.matmul;
@@ -89,7 +90,7 @@ pub fn of_product(
     Dispatch {
         kernel: kernel(tier),
         spec: vec![caps.lanes, if caps.is_cpu() { 1 } else { split.min(split_max) }, 1, norm],
-        bindings: vec![x, if norm == 1 { gain } else { x }, narrowed.x, narrowed.factors],
+        bindings: vec![x, if norm == 1 { gain } else { x }, quantized.x, quantized.factors],
         push: bytemuck::bytes_of(&Params::of_product(&params)).to_vec(),
         pointers: 0,
         groups: [all.x_rows(), 1, 1],
