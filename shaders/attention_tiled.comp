@@ -209,22 +209,22 @@ void put(uint first, bool is_value) {
 // Where a fragment of the subgroup's rows of q is staged.
 uint query_at(uint part) { return row_first * ROW_QUADS + part * K / 8; }
 
-Sums products[POSITIONS / N];
+Sums matmuls[POSITIONS / N];
 
-// Adds the products of a fragment of q and its part of the keys.
+// Adds the matmuls of a fragment of q and its part of the keys.
 void multiply_keys(Left query, uint part) {
     [[unroll]] for (uint j = 0; j < POSITIONS / N; j++) {
         Right key;
         const uint at = (KEYS + j * N) * ROW_QUADS + part * K / 8;
         coopMatLoad(key, stage, at, ROW_QUADS, gl_CooperativeMatrixLayoutColumnMajor);
-        products[j] = coopMatMulAdd(query, key, products[j]);
+        matmuls[j] = coopMatMulAdd(query, key, matmuls[j]);
     }
 }
 
-// Products of the subgroup's rows of q and the keys, into their rows of scores.
+// Matmuls of the subgroup's rows of q and the keys, into their rows of scores.
 void score_block() {
     [[unroll]] for (uint j = 0; j < POSITIONS / N; j++) {
-        products[j] = Sums(0.0);
+        matmuls[j] = Sums(0.0);
     }
     if (Q_SHARED == 1) {
         for (uint part = 0; part < HEAD_DIM / K; part++) {
@@ -240,7 +240,7 @@ void score_block() {
     }
     [[unroll]] for (uint j = 0; j < POSITIONS / N; j++) {
         const uint at = row_first * SCORE_QUADS + j * N / 4;
-        coopMatStore(products[j], scores, at, SCORE_QUADS, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatStore(matmuls[j], scores, at, SCORE_QUADS, gl_CooperativeMatrixLayoutRowMajor);
     }
 }
 

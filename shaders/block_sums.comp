@@ -1,7 +1,7 @@
-// block_sums: sums of the blocks of rows of x * g, a step of their own before products that want
+// block_sums: sums of the blocks of rows of x * g, a step of their own before matmuls that want
 // them: where many workgroups read x, each would add it up again.
 //
-// Every sum has the order in which matmul_sliced makes it by itself: a product has the same bits
+// Every sum has the order in which matmul_sliced makes it by itself: a matmul has the same bits
 // either way.
 //
 // Dispatch   (rows, 1, 1); local size (LANES, 1, 1)

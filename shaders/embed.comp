@@ -11,7 +11,7 @@
 //                    read only with COLUMN > 0
 // Binding 4  chosen  readonly  u32 [rows of the step before]: its tokens; only with COLUMN 0
 // Needs      nothing
-// Numerics   one product and one sum a weight; within 1e-6 of the twin, relative
+// Numerics   one matmul and one sum a weight; within 1e-6 of the twin, relative
 //
 // Types F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K Q2_K Q3_K
 // Types IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S

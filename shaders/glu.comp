@@ -1,5 +1,5 @@
 // glu: y[t, i] = act(gate[t, i]) * up[t, i], the feed-forward's gate where something comes between
-// the products and the activation (the fused form is an epilogue of matmul). `group` values of gate
+// the matmuls and the activation (the fused form is an epilogue of matmul). `group` values of gate
 // and `group` of up take turns in x; with `group` = dim, all of gate comes before all of up.
 //
 // Dispatch   (tokens, parts, 1); local size (LANES, 1, 1): the parts of a token share its rows

@@ -2,7 +2,7 @@
 //
 // One lane owns R rows of W (one of each of R groups of LANES rows) and TOKENS columns; activations
 // are loaded once by the lanes together and handed round. No lane ever adds up another lane's
-// products, so a row's result has one order of summation whatever the number of tokens.
+// matmuls, so a row's result has one order of summation whatever the number of tokens.
 //
 // With EXPERTS, W is one of several matrices of one shape, one behind the other, and the columns of
 // a tile are routes: pairs of a token and an expert chosen for it (route = token * used + place).
@@ -226,7 +226,7 @@ void compute_tile(uint token_first, uint tokens, uint plane_group) {
             }
 #if QUANTISED
             [[unroll]] for (int part = 0; part < SCALES; part++) {
-                float products[R][TOKENS];
+                float matmuls[R][TOKENS];
                 [[unroll]] for (int i = 0; i < 8 / SCALES; i++) {
                     const int at = part * (8 / SCALES) + i;
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
@@ -235,14 +235,14 @@ void compute_tile(uint token_first, uint tokens, uint plane_group) {
                         [[unroll]] for (uint r = 0; r < R; r++) {
                             vec4 u = expand(w[r].u[at]);
                             float p = (u.x * v.x + u.y * v.y) + (u.z * v.z + u.w * v.w);
-                            products[r][t] = i == 0 ? p : products[r][t] + p;
+                            matmuls[r][t] = i == 0 ? p : matmuls[r][t] + p;
                         }
                     }
                 }
                 [[unroll]] for (uint r = 0; r < R; r++) {
                     vec2 scale = block_scale(head[r], word_at[r] + word_step, sub, part);
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                        sums[r][t] += scale.x * products[r][t] + scale.y * x_sum[t][part];
+                        sums[r][t] += scale.x * matmuls[r][t] + scale.y * x_sum[t][part];
                     }
                 }
             }

@@ -14,7 +14,7 @@
 // Binding 4  factors   readonly  f32 [tokens]
 // Binding 5  bias      readonly  f32 [rows], with BIAS; with LISTED instead
 //            lists     readonly  u32 [experts, 1 + list_max], the length of each and its routes
-// Needs      products of packed bytes; R even; TOKENS a multiple of SPLIT; shared memory
+// Needs      matmuls of packed bytes; R even; TOKENS a multiple of SPLIT; shared memory
 //            96 * (R * LANES + TOKENS) bytes
 // Numerics   whole numbers within a block, blocks in f32; within 1e-5 of the twin relative to
 //            sum |w x|
@@ -75,8 +75,8 @@ void multiply(uint stage) {
             const int first = dot_of_16(w[r][0], low);
             const int second = dot_of_16(w[r][1], high);
 #if SCALES == 2
-            const float products = scales[r].x * float(first) + scales[r].z * float(second);
-            sums[r][t] += v.x * products + (scales[r].y * v.y + scales[r].w * v.z);
+            const float matmuls = scales[r].x * float(first) + scales[r].z * float(second);
+            sums[r][t] += v.x * matmuls + (scales[r].y * v.y + scales[r].w * v.z);
 #else
             sums[r][t] += scales[r].x * v.x * float(first + second) + scales[r].y * (v.y + v.z);
 #endif

@@ -2,7 +2,7 @@
 //
 // For devices whose loads of one address by all lanes cost one load: software drivers with vector
 // registers. One lane owns R rows of W and TOKENS columns; a tile of R groups of eight rows is one
-// stream of memory. No lane ever adds up another lane's products, and every sum has one order
+// stream of memory. No lane ever adds up another lane's matmuls, and every sum has one order
 // whatever TOKENS is: sums over a block's eight vec4 of x are trees over their numbers. With SUMS
 // they are there already, and x is multiplied by its gain (block_sums).
 //
@@ -129,7 +129,7 @@ void main() {
         do {
             const uint block_at = unit * BLOCKS_PER_UNIT + sub;
             float x_sum[TOKENS][SCALES];
-            float products[R][TOKENS][SCALES];
+            float matmuls[R][TOKENS][SCALES];
             float x_parts[TOKENS][8];
             float square_parts[TOKENS][8];
 #if !BIT_SLICED
@@ -162,7 +162,7 @@ void main() {
                     [[unroll]] for (uint r = 0; r < R; r++) {
                         const vec4 w = u[r];
                         const float p = (w.x * v.x + w.y * v.y) + (w.z * v.z + w.w * v.w);
-                        products[r][t][part] = first ? p : products[r][t][part] + p;
+                        matmuls[r][t][part] = first ? p : matmuls[r][t][part] + p;
                     }
                 }
             }
@@ -189,12 +189,12 @@ void main() {
                 [[unroll]] for (int p = 0; p < SCALES; p++) {
                     const vec2 scale = SCALE(head[r], r, sub, p);
                     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                        sums[r][t] += scale.x * products[r][t][p] + scale.y * x_sum[t][p];
+                        sums[r][t] += scale.x * matmuls[r][t][p] + scale.y * x_sum[t][p];
                     }
                 }
 #else
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                    sums[r][t] += products[r][t][0];
+                    sums[r][t] += matmuls[r][t][0];
                 }
 #endif
             }

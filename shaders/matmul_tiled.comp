@@ -2,7 +2,7 @@
 //
 // Tiles as in include/tile.glsl; x was narrowed by quantize_x.comp. MATRIX: subgroups multiply
 // fragments with the device's matrix units, summing in f32. Else each lane has R rows and
-// TOKENS / SPLIT columns, and sums the products of a block in f16, blocks in f32.
+// TOKENS / SPLIT columns, and sums the matmuls of a block in f16, blocks in f32.
 //
 // Dispatch   (token tiles, row tiles, 1), or with LISTED (experts, row tiles, tiles of a list);
 //            local size (LANES, SPLIT, 1)
@@ -136,7 +136,7 @@ void finish() {
 #else
 
 void multiply(uint stage) {
-    f16vec2 products[R][COLUMNS];
+    f16vec2 matmuls[R][COLUMNS];
     [[unroll]] for (uint i = 0; i < 4; i++) {
         uvec4 w[R];
         [[unroll]] for (uint r = 0; r < R; r++) {
@@ -148,14 +148,14 @@ void multiply(uint stage) {
                 [[unroll]] for (uint pair = 0; pair < 4; pair++) {
                     const f16vec2 a = unpackFloat2x16(w[r][pair]);
                     const f16vec2 b = unpackFloat2x16(v[pair]);
-                    products[r][t] = i + pair == 0 ? a * b : fma(a, b, products[r][t]);
+                    matmuls[r][t] = i + pair == 0 ? a * b : fma(a, b, matmuls[r][t]);
                 }
             }
         }
     }
     [[unroll]] for (uint t = 0; t < COLUMNS; t++) {
         [[unroll]] for (uint r = 0; r < R; r++) {
-            sums[r][t] += float(products[r][t].x) + float(products[r][t].y);
+            sums[r][t] += float(matmuls[r][t].x) + float(matmuls[r][t].y);
         }
     }
 }

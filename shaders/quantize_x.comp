@@ -1,8 +1,8 @@
-// quantize_x: rows of x * g in f16 or bytes, a step of their own before products that multiply such.
+// quantize_x: rows of x * g in f16 or bytes, a step of their own before matmuls that multiply such.
 //
 // In f16, a row is multiplied by the power of two that brings its largest value to 8 .. 16:
-// products with weights then stay far from both ends of f16, however large or small a model's
-// activations are. What the products have to be multiplied by in turn, that of an RMS norm
+// matmuls with weights then stay far from both ends of f16, however large or small a model's
+// activations are. What the matmuls have to be multiplied by in turn, that of an RMS norm
 // included, stands apart. As BYTES, each block of 32 is three quads: 32 signed bytes, of which the
 // largest is 127; and as floats the block's scale, the sums of its first and second 16 values so
 // rounded, and 0.

@@ -60,7 +60,7 @@ fn open(model: &Path, plan: &Plan, lanes: u32) -> Result<Runner, Failure> {
     Ok(engine::open(executor, model, &options(None), &mut |_, _| {})?.runner)
 }
 
-/// Rows of a lane, where it is a product.
+/// Rows of a lane, where it is a matmul.
 fn rows(dispatch: &Dispatch) -> u32 {
     if dispatch.kernel.name.starts_with("matmul_") { dispatch.spec[3] } else { 0 }
 }
@@ -78,15 +78,15 @@ fn times(dispatch: &Dispatch) -> f64 {
     }
 }
 
-/// The products, by their tokens, with their shapes.
-fn products(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
+/// The matmuls, by their tokens, with their shapes.
+fn matmuls(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
     let of = |work: &'_ TunedWork| match work.size {
-        WorkSize::Product { tokens, .. } => Some(tokens),
+        WorkSize::Matmul { tokens, .. } => Some(tokens),
         WorkSize::Attention { .. } => None,
     };
     let shape = |shape: AnyShape| match shape {
-        AnyShape::Product(shape) => shape,
-        AnyShape::Attention(tile) => panic!("{tile:?} of a product"),
+        AnyShape::Matmul(shape) => shape,
+        AnyShape::Attention(tile) => panic!("{tile:?} of a matmul"),
     };
     let shapes = |work: &TunedWork| work.shapes.iter().map(|m| shape(m.shape)).collect();
     works.iter().filter_map(|work| Some((of(work)?, shapes(work), work))).collect()
@@ -99,13 +99,13 @@ fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
             WorkSize::Attention { one_token_each, narrow, .. } => {
                 one_token_each == single && !narrow
             }
-            WorkSize::Product { .. } => false,
+            WorkSize::Matmul { .. } => false,
         };
         let work = works.iter().find(is_it).expect("it is measured");
         let tiles: Vec<(Tile, &Verdict)> = (work.shapes.iter())
             .map(|measured| match measured.shape {
                 AnyShape::Attention(tile) => (tile, &measured.verdict),
-                AnyShape::Product(shape) => panic!("{shape:?} of attention"),
+                AnyShape::Matmul(shape) => panic!("{shape:?} of attention"),
             })
             .collect();
         let chosen = tiles[work.chosen].0;
@@ -113,7 +113,7 @@ fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
     })
 }
 
-/// Tunes to the end; the products, and how many steps it took.
+/// Tunes to the end; the matmuls, and how many steps it took.
 fn tune(runner: &mut Runner, folder: Option<&Path>) -> Result<(Vec<TunedWork>, usize), Failure> {
     let mut tuner = Tuner::new(tune_options(folder, Duration::ZERO));
     tuner.prepare(runner);
@@ -135,8 +135,8 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
     let mut runner = open(&model, &plan, 8)?;
     let (works, steps) = tune(&mut runner, Some(&kept))?;
     assert!(works.len() >= 7 && steps > works.len(), "{} {steps}", works.len());
-    for (_, shapes, product) in products(&works) {
-        assert_eq!((shapes[product.chosen].rows, product.ratio()), (2, 0.5), "{product:?}");
+    for (_, shapes, matmul) in matmuls(&works) {
+        assert_eq!((shapes[matmul.chosen].rows, matmul.ratio()), (2, 0.5), "{matmul:?}");
         assert!(shapes.len() <= 11);
     }
     // Three query heads share a kv head.
@@ -150,8 +150,8 @@ fn the_fastest_right_shape_is_chosen_and_runs_and_is_kept() -> Result<(), Failur
     plan.take_ran();
     runner.try_out()?;
     let ran = plan.take_ran();
-    let products_ran: Vec<&String> = ran.iter().filter(|name| name.contains('[')).collect();
-    let matmuls = || products_ran.iter().filter(|name| name.starts_with("matmul_"));
+    let matmuls_ran: Vec<&String> = ran.iter().filter(|name| name.contains('[')).collect();
+    let matmuls = || matmuls_ran.iter().filter(|name| name.starts_with("matmul_"));
     assert!(matmuls().count() > 2, "{ran:?}");
     assert!(matmuls().all(|name| name.contains("[8, 1, 1, 2,")), "{ran:?}");
     let attended: Vec<_> = ran.iter().filter(|name| name.starts_with("attention [")).collect();
@@ -181,11 +181,11 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
     let mut runner = open(&model, &plan, 8)?;
     let (works, _) = tune(&mut runner, None)?;
     let mut wrong = 0;
-    for (_, shapes, product) in products(&works) {
-        assert_ne!(shapes[product.chosen].rows, 8, "{product:?}");
-        for (shape, measured) in shapes.iter().zip(&product.shapes) {
+    for (_, shapes, matmul) in matmuls(&works) {
+        assert_ne!(shapes[matmul.chosen].rows, 8, "{matmul:?}");
+        for (shape, measured) in shapes.iter().zip(&matmul.shapes) {
             let is_wrong = matches!(measured.verdict, Verdict::Wrong(_));
-            assert_eq!(is_wrong, shape.rows == 8, "{product:?}");
+            assert_eq!(is_wrong, shape.rows == 8, "{matmul:?}");
             wrong += usize::from(is_wrong);
         }
     }
@@ -199,7 +199,7 @@ fn a_shape_that_computes_wrongly_is_never_used() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Products of many tokens are the fastest by halves.
+/// Matmuls of many tokens are the fastest by halves.
 fn times_for_halves(dispatch: &Dispatch) -> f64 {
     match dispatch.kernel.name {
         "quantize_x_f16" => 1.0,
@@ -233,28 +233,28 @@ fn narrower_numbers_are_chosen_where_they_are_faster_and_right_and_allowed() -> 
         Ok(tuner.done().to_vec())
     };
     let exact = by(Numerics::Exact)?;
-    let mut shapes = products(&exact).into_iter().flat_map(|(_, shapes, _)| shapes);
+    let mut shapes = matmuls(&exact).into_iter().flat_map(|(_, shapes, _)| shapes);
     assert!(
         shapes.all(|shape| shape.tier == Tier::Scalar),
         "nothing else may be chosen, and so nothing is measured"
     );
     let fastest = by(Numerics::Fastest)?;
     let mut chosen = 0;
-    for (tokens, shapes, product) in products(&fastest) {
-        let best = shapes[product.chosen];
+    for (tokens, shapes, matmul) in matmuls(&fastest) {
+        let best = shapes[matmul.chosen];
         assert_eq!(shapes[0].tier, Tier::Scalar);
-        let measured = shapes.iter().zip(&product.shapes);
+        let measured = shapes.iter().zip(&matmul.shapes);
         for (shape, measured) in measured.filter(|(shape, _)| shape.tier == Tier::Half) {
-            assert!(tokens >= 8, "fewer do not half fill a tile: {product:?}");
+            assert!(tokens >= 8, "fewer do not half fill a tile: {matmul:?}");
             let wrong = shape.tokens == 64;
-            assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{product:?}");
+            assert_eq!(matches!(measured.verdict, Verdict::Wrong(_)), wrong, "{matmul:?}");
         }
         if best.tier == Tier::Half {
             chosen += 1;
-            let time = product.shapes[product.chosen].nanoseconds;
-            assert_eq!((time, best.tokens < 64), (11.0, true), "{product:?}");
+            let time = matmul.shapes[matmul.chosen].nanoseconds;
+            assert_eq!((time, best.tokens < 64), (11.0, true), "{matmul:?}");
         } else {
-            assert!(tokens < 8, "{product:?}");
+            assert!(tokens < 8, "{matmul:?}");
         }
     }
     assert!(chosen >= 5, "{fastest:?}");
@@ -278,7 +278,7 @@ fn times_of_cuts(dispatch: &Dispatch) -> f64 {
     }
 }
 
-/// Tunes attention, which comes before all products, on a GPU with matrix units.
+/// Tunes attention, which comes before all matmuls, on a GPU with matrix units.
 fn tune_attention(
     model: &Path,
     plan: &Plan,
@@ -292,7 +292,7 @@ fn tune_attention(
     let mut runner = engine::open(plan.open(posing)?, model, &options, &mut |_, _| {})?.runner;
     let mut tuner = Tuner::new(tune);
     tuner.prepare(&mut runner);
-    while products(tuner.done()).is_empty() && tuner.step(&mut runner)?.is_some() {}
+    while matmuls(tuner.done()).is_empty() && tuner.step(&mut runner)?.is_some() {}
     Ok((runner, tuner.done().to_vec()))
 }
 
@@ -314,7 +314,7 @@ fn attention_by_matrix_units_is_tuned_where_narrower_numbers_are_allowed() -> Re
     let cuts: Vec<Option<Cut>> = (work.shapes.iter())
         .map(|measured| match measured.shape {
             AnyShape::Attention(tile) => tile.matrix,
-            AnyShape::Product(shape) => panic!("{shape:?} of attention"),
+            AnyShape::Matmul(shape) => panic!("{shape:?} of attention"),
         })
         .collect();
     assert_eq!((&*work.kernel, cuts.len()), ("attention_tiled", 7), "{work:?}");
@@ -337,7 +337,7 @@ fn attention_by_matrix_units_is_tuned_where_narrower_numbers_are_allowed() -> Re
 }
 
 #[test]
-fn products_with_experts_are_tuned_by_the_routes_of_an_expert() -> Result<(), Failure> {
+fn matmuls_with_experts_are_tuned_by_the_routes_of_an_expert() -> Result<(), Failure> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/experts/qwen2moe.gguf");
     let plan = Plan::default();
     plan.set_times(times_for_halves);
@@ -349,9 +349,9 @@ fn products_with_experts_are_tuned_by_the_routes_of_an_expert() -> Result<(), Fa
     tuner.prepare(&mut runner);
     while tuner.step(&mut runner)?.is_some() {}
     let mut found: Vec<(u64, Tier)> = Vec::new();
-    for (tokens, shapes, product) in products(tuner.done()) {
-        if product.kernel.contains("_experts") {
-            let (tier, chosen) = (shapes[product.chosen].tier, &product.shapes[product.chosen]);
+    for (tokens, shapes, matmul) in matmuls(tuner.done()) {
+        if matmul.kernel.contains("_experts") {
+            let (tier, chosen) = (shapes[matmul.chosen].tier, &matmul.shapes[matmul.chosen]);
             assert_eq!(chosen.verdict == Verdict::Right, tier == Tier::Scalar);
             found.push((tokens, tier));
         }
@@ -391,7 +391,7 @@ fn what_there_is_no_room_for_is_not_measured_and_all_else_is() -> Result<(), Fai
     let executor = Box::new(Cramped { inner });
     let mut runner = engine::open(executor, &model, &options(None), &mut |_, _| {})?.runner;
     let (works, _) = tune(&mut runner, None)?;
-    assert!(works.len() >= 5 && products(&works).len() == works.len(), "{works:?}");
+    assert!(works.len() >= 5 && matmuls(&works).len() == works.len(), "{works:?}");
     Ok(())
 }
 

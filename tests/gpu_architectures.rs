@@ -53,8 +53,8 @@ fn tiny_models_give_the_logits_of_llama_cpp() {
     }
 }
 
-/// Products that are tuned: for one token, and some for two.
-const PRODUCTS: usize = 7;
+/// Matmuls that are tuned: for one token, and some for two.
+const MATMULS: usize = 7;
 
 /// Whatever shapes the tuner tries and chooses, the bits stay.
 fn check_shapes(model: &mut Driven) {
@@ -77,15 +77,14 @@ fn check_shapes(model: &mut Driven) {
         quiet: Duration::ZERO,
     });
     tuner.prepare(&mut model.runner);
-    while tuner.step(&mut model.runner).expect("device").is_some() && tuner.done().len() < PRODUCTS
-    {
+    while tuner.step(&mut model.runner).expect("device").is_some() && tuner.done().len() < MATMULS {
     }
-    assert!(bits(model) == before, "bits differ by the shapes of products");
-    let products = tuner.done();
-    assert_eq!(products.len(), PRODUCTS);
-    for product in products {
-        assert!(product.shapes[0].nanoseconds > 0.0, "it takes time");
+    assert!(bits(model) == before, "bits differ by the shapes of matmuls");
+    let matmuls = tuner.done();
+    assert_eq!(matmuls.len(), MATMULS);
+    for matmul in matmuls {
+        assert!(matmul.shapes[0].nanoseconds > 0.0, "it takes time");
         let wrong = |verdict: &Verdict| matches!(verdict, Verdict::Wrong(_));
-        assert!(!product.shapes.iter().any(|measured| wrong(&measured.verdict)), "{product:?}");
+        assert!(!matmul.shapes.iter().any(|measured| wrong(&measured.verdict)), "{matmul:?}");
     }
 }

@@ -15,12 +15,12 @@ use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
 use hob::reference::ReferenceExecutor;
 use posing::Posing;
-use recorded::products_of;
+use recorded::matmuls_of;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
 
-/// And with products of numbers of f16.
+/// And with matmuls of numbers of f16.
 const TOLERANCE_REDUCED: f32 = 0.05;
 
 const SIZES: Sizes =
@@ -79,7 +79,7 @@ fn a_prompt_by_matrix_units_gives_nearly_the_logits_of_f32() {
     let reference = ReferenceExecutor::with_lanes(lanes);
     let executor = Posing::gpu(Box::new(executor), Tier::Matrix);
     let mut narrow = Driven::load_reduced_precision(Box::new(executor), &path, SIZES);
-    let [_, of_experts] = products_of(&narrow, Tier::Matrix, 40);
+    let [_, of_experts] = matmuls_of(&narrow, Tier::Matrix, 40);
     assert_eq!(of_experts, 2, "of the layer with experts");
     let mut plain = Driven::load(Box::new(reference), &path, SIZES);
     let [found, wanted] = [&mut narrow, &mut plain].map(|model| {

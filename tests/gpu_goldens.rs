@@ -16,7 +16,7 @@ use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
 use posing::Posing;
-use recorded::{attention_of, products_of};
+use recorded::{attention_of, matmuls_of};
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
@@ -29,7 +29,7 @@ const TOLERANCE_Q8_0: f32 = 0.3;
 /// windows.
 const ROUNDED: [&str; 3] = ["llama", "llama-hd128-bias", "gemma3"];
 
-/// And with products of numbers of f16.
+/// And with matmuls of numbers of f16.
 const TOLERANCE_REDUCED: f32 = 0.05;
 
 fn check(path: &Path, format: KvFormat, disable_subgroup_ops: bool, prompts: usize) -> f32 {
@@ -103,8 +103,8 @@ fn check_reduced_precision(path: &Path, tier: Tier) -> f32 {
     let executor = Posing::gpu(Box::new(executor), tier);
     let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
     let mut model = Driven::load_reduced_precision(Box::new(executor), path, sizes);
-    let [plain, _] = products_of(&model, tier, 64);
-    assert!(plain >= 4, "{plain} products by tier {}", tier.name());
+    let [plain, _] = matmuls_of(&model, tier, 64);
+    assert!(plain >= 4, "{plain} matmuls by tier {}", tier.name());
     let tiled = attention_of(&model, 64, false) == "attention_tiled";
     assert_eq!(
         tiled,

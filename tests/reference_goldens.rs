@@ -13,7 +13,7 @@ use posing::Posing;
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
 
-/// And with products of numbers of f16.
+/// And with matmuls of numbers of f16.
 const TOLERANCE_REDUCED: f32 = 0.05;
 
 #[test]
@@ -102,7 +102,7 @@ fn encoders_give_the_embeddings_of_llama_cpp() {
     }
 }
 
-/// llama.cpp's logits nearly, and the check at the start cuts such products down as it should: the
+/// llama.cpp's logits nearly, and the check at the start cuts such matmuls down as it should: the
 /// reference finds itself right.
 #[test]
 fn mixtures_give_nearly_those_logits_in_halves() {

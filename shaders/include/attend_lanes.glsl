@@ -59,7 +59,7 @@ void load_key(uint page, uint slot, uint chunk, out vec4 key[8]) {
     }
 }
 
-// Products of q and the keys of the block's positions; none past `last` is read.
+// Matmuls of q and the keys of the block's positions; none past `last` is read.
 void score_block(uint table, uint block, uint last, uint row_at[ROWS], out float s[ROWS][GROUPS]) {
     const uint key_at = min(block + gl_LocalInvocationID.x, last);
     const uint page = tables[table + key_at / PAGE_TOKENS];

@@ -65,7 +65,7 @@ uint page_of(uint table, uint block, uint last) {
     return tables[table + min(block, last) / PAGE_TOKENS];
 }
 
-// Products of q and the keys of a page's positions, among them those past the last.
+// Matmuls of q and the keys of a page's positions, among them those past the last.
 void score_block(uint table, uint block, uint last, uint row_at[ROWS], out float s[ROWS][GROUPS]) {
     const uint page = page_of(table, block, last);
     const uvec2 keys = behind(kv_base, k_word(page, kv_head_count, kv_head, 0, 0));

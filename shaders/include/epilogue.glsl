@@ -1,4 +1,4 @@
-// What becomes of a column's products with R groups of LANES rows of W.
+// What becomes of a column's matmuls with R groups of LANES rows of W.
 //
 // The including shader defines LANES, R, BIAS, EPILOGUE, `rows` (of y to write), `y_scale`, y and
 // bias, or what BIAS_OF(row) is; without a bias at all, NO_BIAS; where it has other than R groups

@@ -134,7 +134,7 @@ vec2 unit_head(uint tile, uint group) {
 #endif
 }
 
-// Factor of the products with what weights_at gives, and of the sum of the activations, for weights
+// Factor of the matmuls with what weights_at gives, and of the sum of the activations, for weights
 // 16 part .. of block `sub`.
 vec2 block_scale(vec2 head, uint tile, uint group, uint sub, int part) {
 #if FORMAT == Q4_K || FORMAT == Q5_K

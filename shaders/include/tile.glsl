@@ -1,4 +1,4 @@
-// Tiles: a workgroup makes R groups of LANES rows and TOKENS columns of products. Block after block
+// Tiles: a workgroup makes R groups of LANES rows and TOKENS columns of matmuls. Block after block
 // of 32 columns of K, its weights are unpacked into shared memory, with the columns' activations
 // beside them; the next block is loaded while one is multiplied.
 //
@@ -75,7 +75,7 @@ uvec4 own_x[OWN_QUADS];
 // Puts row number `own` of a lane's into the tile from quad `at` on.
 void put_row(uint own, uint block, uint at);
 
-// Adds the products of the block in the stage that begins at quad `stage`; before that, sets all
+// Adds the matmuls of the block in the stage that begins at quad `stage`; before that, sets all
 // sums to zero; and after it, writes them.
 void multiply(uint stage);
 void clear();
@@ -175,7 +175,7 @@ void finish() {
 
 #endif
 
-// All products of the tile.
+// All matmuls of the tile.
 void multiply_all() {
     begin();
     fetch(0);

@@ -113,7 +113,7 @@ fn write(works: &[TunedWork], output: &mut Output) -> Result<(), CliError> {
 /// What a choice is for: a matrix or heads, and tokens.
 fn size_cells(size: &WorkSize) -> (String, String) {
     match size {
-        WorkSize::Product { rows, row_len, tokens } => {
+        WorkSize::Matmul { rows, row_len, tokens } => {
             (format!("{rows}x{row_len}"), tokens.to_string())
         }
         WorkSize::Attention { head_dim, group, cache, one_token_each, narrow } => {
@@ -132,10 +132,10 @@ fn size_cells(size: &WorkSize) -> (String, String) {
 fn cell(measured: &Measured) -> String {
     let microseconds = measured.nanoseconds / 1000.0;
     let shape = match measured.shape {
-        AnyShape::Product(Shape { rows, tokens, split, tier: Tier::Scalar }) => {
+        AnyShape::Matmul(Shape { rows, tokens, split, tier: Tier::Scalar }) => {
             format!("{rows}x{tokens}/{split}")
         }
-        AnyShape::Product(Shape { rows, tokens, split, tier }) => {
+        AnyShape::Matmul(Shape { rows, tokens, split, tier }) => {
             format!("{} {rows}x{tokens}/{split}", tier.name())
         }
         AnyShape::Attention(Tile { tile_tokens, heads, matrix: None }) => {

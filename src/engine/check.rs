@@ -63,7 +63,7 @@ struct Findings {
 /// Name of the files.
 const KIND: &str = "checks";
 
-/// Tokens of the steps that pipelines are looked for in: all numbers of columns that products tell
+/// Tokens of the steps that pipelines are looked for in: all numbers of columns that matmuls tell
 /// apart. The first goes over a page, so that attention has a past to look at.
 const STEPS: [usize; 10] = [40, 1, 2, 3, 4, 5, 7, 9, 17, 128];
 
@@ -315,8 +315,8 @@ impl Runner {
                 }
                 passed.insert(name);
             }
-            // One layer of each kind is enough; but what is made of a product's x is that
-            // product's alone.
+            // One layer of each kind is enough; but what is made of a matmul's x is that
+            // matmul's alone.
             let kind = (dispatch.kernel.name, dispatch.spec.clone(), dispatch.push.clone());
             if tuned::is_made_before(dispatch) || seen.insert(kind) {
                 waiting.commands.push(command);

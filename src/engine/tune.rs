@@ -1,4 +1,4 @@
-//! The autotuner: which shape of a product, or of attention, is the fastest on this device, by
+//! The autotuner: which shape of a matmul, or of attention, is the fastest on this device, by
 //! measurement.
 //!
 //! It goes in small steps, each of which compiles and times one shape at most, so that whoever
@@ -94,8 +94,8 @@ pub struct TunedWork {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WorkSize {
-    /// Products.
-    Product {
+    /// Matmuls.
+    Matmul {
         /// Rows of the matrix, with padding.
         rows: u64,
         /// Columns of the matrix.
@@ -126,16 +126,16 @@ impl TunedWork {
         self.shapes[self.chosen].nanoseconds / self.shapes[0].nanoseconds
     }
 
-    /// The work, where it is that of a product.
-    fn product(&self) -> Option<Work> {
-        let WorkSize::Product { rows, row_len, tokens } = self.size else { return None };
+    /// The work, where it is that of a matmul.
+    fn matmul(&self) -> Option<Work> {
+        let WorkSize::Matmul { rows, row_len, tokens } = self.size else { return None };
         Some((by_name(&self.kernel)?.name, [rows, row_len, tokens]))
     }
 
-    /// A product's choice. The default is one too: the rules may be for narrower numbers.
-    fn product_choice(&self) -> Option<(Work, Choice)> {
-        let AnyShape::Product(shape) = self.shapes.get(self.chosen)?.shape else { return None };
-        Some((self.product()?, choice_of(shape)))
+    /// A matmul's choice. The default is one too: the rules may be for narrower numbers.
+    fn matmul_choice(&self) -> Option<(Work, Choice)> {
+        let AnyShape::Matmul(shape) = self.shapes.get(self.chosen)?.shape else { return None };
+        Some((self.matmul()?, choice_of(shape)))
     }
 
     fn is_of(&self, heads: &Heads, caps: &Capabilities) -> bool {
@@ -149,7 +149,7 @@ pub fn tuned_on(caps: &Capabilities, folder: &Path, numerics: Numerics) -> Vec<T
     let mut found: Vec<TunedWork> =
         probe::read(folder, kind(numerics), &Key::of(caps)).unwrap_or_default();
     // A file that somebody edited names no shape that is not there.
-    found.retain(|product| product.chosen < product.shapes.len());
+    found.retain(|matmul| matmul.chosen < matmul.shapes.len());
     found
 }
 
@@ -235,8 +235,8 @@ impl Tuner {
             self.done = folder
                 .map(|folder| tuned_on(caps, folder, self.options.numerics))
                 .unwrap_or_default();
-            for product in &mut self.done {
-                product.chosen = choose(&product.shapes, self.options.numerics);
+            for matmul in &mut self.done {
+                matmul.chosen = choose(&matmul.shapes, self.options.numerics);
             }
             self.key = Some(key);
         }
@@ -293,7 +293,7 @@ impl Tuner {
 
     /// Every work of the model that was not measured on this device, once.
     fn unknown(&self, runner: &Runner) -> VecDeque<Waiting> {
-        let mut works: Vec<Work> = self.done.iter().filter_map(TunedWork::product).collect();
+        let mut works: Vec<Work> = self.done.iter().filter_map(TunedWork::matmul).collect();
         let caps = runner.executor().capabilities();
         let mut attention = Heads::all(runner);
         attention.retain(|heads| !self.done.iter().any(|work| work.is_of(heads, caps)));
@@ -322,7 +322,7 @@ impl Tuner {
                     continue;
                 };
                 works.push(work);
-                found.push_back(Waiting::Product(dispatch));
+                found.push_back(Waiting::Matmul(dispatch));
             }
         }
         found
@@ -343,7 +343,7 @@ impl Tuner {
     fn apply(&self, runner: &mut Runner) {
         let caps = runner.executor().capabilities();
         let mut tuned: BTreeMap<Work, Choice> =
-            self.done.iter().filter_map(TunedWork::product_choice).collect();
+            self.done.iter().filter_map(TunedWork::matmul_choice).collect();
         for heads in Heads::all(runner) {
             let known = self.done.iter().find(|work| work.is_of(&heads, caps));
             let measured = known.and_then(|work| work.shapes.get(work.chosen));
@@ -362,7 +362,7 @@ mod tests {
     use crate::reference::ReferenceExecutor;
 
     fn measured(nanoseconds: f64, verdict: Verdict) -> Measured {
-        Measured { shape: AnyShape::Product(Shape::scalar(2, 1, 1)), nanoseconds, verdict }
+        Measured { shape: AnyShape::Matmul(Shape::scalar(2, 1, 1)), nanoseconds, verdict }
     }
 
     #[test]

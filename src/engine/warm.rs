@@ -10,7 +10,7 @@ use crate::gpu::{Command, DeviceError, Recording};
 use crate::kernels::sample;
 use crate::scheduler::{Batch, TokenSpan};
 
-/// Tokens of the steps: all numbers of columns that products tell apart, the likeliest first.
+/// Tokens of the steps: all numbers of columns that matmuls tell apart, the likeliest first.
 pub(super) const STEPS: [usize; 10] = [1, 17, 40, 128, 9, 5, 7, 2, 3, 4];
 
 impl Runner {

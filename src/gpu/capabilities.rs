@@ -72,9 +72,9 @@ pub struct Capabilities {
     /// Shaders can compute in f16.
     pub half_arithmetic: bool,
     /// Shaders can multiply four signed bytes by four others at once.
-    pub byte_products: bool,
+    pub int8_matmuls: bool,
     /// That is faster than one by one.
-    pub byte_products_fast: bool,
+    pub int8_dot_accelerated: bool,
     /// Units that multiply matrices of f16 and sum in f32.
     pub matrix_units: Option<MatrixUnits>,
     /// Shaders can load through the addresses of buffers.

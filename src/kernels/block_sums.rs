@@ -1,4 +1,4 @@
-//! `shaders/block_sums.comp`: sums of x's blocks, before products that want them.
+//! `shaders/block_sums.comp`: sums of x's blocks, before matmuls that want them.
 
 use super::matmul::{Operands, Params as MatmulParams};
 use super::quantize_x::{ALIGN, Params};
@@ -33,16 +33,16 @@ pub fn bytes(rows: u64, row_len: u64) -> u64 {
 }
 
 impl Summed {
-    /// Where what is made of a product's x goes in `workspace`; `None` where it does not fit.
+    /// Where what is made of a matmul's x goes in `workspace`; `None` where it does not fit.
     #[must_use]
-    pub fn place(product: &Dispatch, workspace: BufferSlice) -> Option<Self> {
-        let params: MatmulParams = bytemuck::pod_read_unaligned(&product.push);
+    pub fn place(matmul: &Dispatch, workspace: BufferSlice) -> Option<Self> {
+        let params: MatmulParams = bytemuck::pod_read_unaligned(&matmul.push);
         let (rows, row_len) = (u64::from(params.tokens), 32 * u64::from(params.blocks));
         let first = sums_bytes(rows, row_len);
         let part =
             |offset, bytes| BufferSlice { offset: workspace.offset + offset, bytes, ..workspace };
-        let (x, end) = match product.spec[5] {
-            0 => (Operands::of(product).x, first),
+        let (x, end) = match matmul.spec[5] {
+            0 => (Operands::of(matmul).x, first),
             _ => (part(first, rows * row_len * 4), first + rows * row_len * 4),
         };
         let sums = part(0, rows * row_len / 32 * SUMS_BYTES);
@@ -50,19 +50,19 @@ impl Summed {
     }
 }
 
-/// The dispatch that adds up the x of a product, its norm's gain and factor included.
+/// The dispatch that adds up the x of a matmul, its norm's gain and factor included.
 #[must_use]
-pub fn of_product(caps: &Capabilities, product: &Dispatch, summed: &Summed) -> Dispatch {
-    let params: MatmulParams = bytemuck::pod_read_unaligned(&product.push);
-    let Operands { x, gain, .. } = Operands::of(product);
-    let norm = product.spec[5];
+pub fn of_matmul(caps: &Capabilities, matmul: &Dispatch, summed: &Summed) -> Dispatch {
+    let params: MatmulParams = bytemuck::pod_read_unaligned(&matmul.push);
+    let Operands { x, gain, .. } = Operands::of(matmul);
+    let norm = matmul.spec[5];
     // Without a norm no x is written: the sums are bound in its place.
     let (gain, gained) = if norm == 1 { (gain, summed.x) } else { (x, summed.sums) };
     Dispatch {
         kernel: &spirv::BLOCK_SUMS,
         spec: vec![caps.lanes, 1, 1, norm],
         bindings: vec![x, gain, gained, summed.sums],
-        push: bytemuck::bytes_of(&Params::of_product(&params)).to_vec(),
+        push: bytemuck::bytes_of(&Params::of_matmul(&params)).to_vec(),
         pointers: 0,
         groups: [params.tokens, 1, 1],
     }

@@ -1,4 +1,4 @@
-//! `shaders/glu.comp`: the feed-forward's gate where something comes between products and
+//! `shaders/glu.comp`: the feed-forward's gate where something comes between matmuls and
 //! activation.
 
 use bytemuck::{Pod, Zeroable};

@@ -1,4 +1,4 @@
-//! `shaders/matmul.comp`: products with packed weights, for one token or many.
+//! `shaders/matmul.comp`: matmuls with packed weights, for one token or many.
 
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub struct Params {
 const _: () = assert!(spirv::MATMUL_F32_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MATMUL_F32_BINDINGS == 6 && spirv::MATMUL_F32_SPECS == 8);
 
-/// What happens to a product.
+/// What happens to a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epilogue {
     /// y = scale * v
@@ -58,7 +58,7 @@ impl Epilogue {
     }
 }
 
-/// What a product has bound, whether its weights are interleaved or sliced.
+/// What a matmul has bound, whether its weights are interleaved or sliced.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// Plane of quads.
@@ -85,7 +85,7 @@ impl Operands {
         match dispatch.bindings[..] {
             [quads, words, x, y, gain, bias] => Self { quads, words, x, y, gain, bias },
             [quads, x, gain, y, bias] => Self { quads, words: quads, x, y, gain, bias },
-            _ => panic!("{} has the bindings of a product", dispatch.kernel.name),
+            _ => panic!("{} has the bindings of a matmul", dispatch.kernel.name),
         }
     }
 }
@@ -106,7 +106,7 @@ pub struct Shape {
     pub tier: Tier,
 }
 
-/// Kinds of numbers that products are made of.
+/// Kinds of numbers that matmuls are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -141,7 +141,7 @@ impl Tier {
 }
 
 impl Shape {
-    /// A shape of products in f32.
+    /// A shape of matmuls in f32.
     #[must_use]
     pub const fn scalar(rows: u32, tokens: u32, split: u32) -> Self {
         Self { rows, tokens, split, tier: Tier::Scalar }
@@ -175,7 +175,7 @@ impl Shape {
     }
 }
 
-/// One product: y\[t\] = epilogue(W norm(x\[t\])).
+/// One matmul: y\[t\] = epilogue(W norm(x\[t\])).
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul<'a> {
     /// Weights.
@@ -196,9 +196,9 @@ pub struct Matmul<'a> {
     pub norm: Option<(BufferSlice, f32)>,
     /// f32 `[rows]`; not with a GLU.
     pub bias: Option<BufferSlice>,
-    /// Factor of the product, bias included, or its soft cap; see [`Epilogue`].
+    /// Factor of the matmul, bias included, or its soft cap; see [`Epilogue`].
     pub scale: f32,
-    /// What happens to the product.
+    /// What happens to the matmul.
     pub epilogue: Epilogue,
     /// Room for what a dispatch before makes of x: where the weights are sliced, sums
     /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`quantize_x::bytes`]), which
@@ -244,7 +244,7 @@ impl Matmul<'_> {
 /// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
 pub const GROUP_MULTIPLE: u64 = 8;
 
-/// Appends the product, in the shape chosen for the device.
+/// Appends the matmul, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_>) {
     let mut plain = Recording::new();
     if matmul.weights.sliced {
@@ -254,11 +254,11 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
         record_scalar(&mut plain, caps, matmul, shape);
     }
     let has_workspace = matmul.workspace.is_some();
-    let best = |product: &Dispatch| tuned::best(caps, product, has_workspace);
+    let best = |matmul: &Dispatch| tuned::best(caps, matmul, has_workspace);
     tuned::append(recording, caps, plain, matmul.workspace, best);
 }
 
-/// Appends the product in a shape of any tier.
+/// Appends the matmul in a shape of any tier.
 ///
 /// # Panics
 /// If the device cannot run it, or it needs room for a narrower x and has none: the caller asked.
@@ -281,7 +281,7 @@ pub fn record_shaped(
     tuned::append_in(recording, caps, plain, matmul.workspace, shape);
 }
 
-/// Appends the product in f32: one dispatch for each slice of the weights that can be bound, and
+/// Appends the matmul in f32: one dispatch for each slice of the weights that can be bound, and
 /// for each part of its rows that a grid can count.
 fn record_scalar(
     recording: &mut Recording,

@@ -1,4 +1,4 @@
-//! `shaders/matmul_bytes.comp`: products of many tokens by bytes; `matmul_tiled` records them.
+//! `shaders/matmul_bytes.comp`: matmuls of many tokens by bytes; `matmul_tiled` records them.
 
 use super::matmul_experts::Params;
 use super::spirv;

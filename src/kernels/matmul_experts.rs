@@ -1,8 +1,8 @@
-//! `shaders/matmul.comp` with EXPERTS: products with the matrices of a mixture's experts. Those of
-//! experts' lists may be recorded in other tiers, as plain products are (`matmul_tiled`).
+//! `shaders/matmul.comp` with EXPERTS: matmuls with the matrices of a mixture's experts. Those of
+//! experts' lists may be recorded in other tiers, as plain matmuls are (`matmul_tiled`).
 //!
 //! Each token is sent to `used` of the experts. A route is one such pair, numbered
-//! `token * used + place`; what the products read and write has a row for each route.
+//! `token * used + place`; what the matmuls read and write has a row for each route.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -11,7 +11,7 @@ use super::{by_format_and_device, or_unused, spirv, tuned, u32_of};
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
 
-/// Push constants; those of a plain product are the first of them.
+/// Push constants; those of a plain matmul are the first of them.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
@@ -25,16 +25,16 @@ pub struct Params {
 }
 
 impl Params {
-    /// Those of any product. A plain one has no experts, and a row of x for each of y.
+    /// Those of any matmul. A plain one has no experts, and a row of x for each of y.
     #[must_use]
-    pub fn of(product: &Dispatch) -> Self {
+    pub fn of(matmul: &Dispatch) -> Self {
         let plain =
-            Self::plain(bytemuck::pod_read_unaligned(&product.push[..size_of::<matmul::Params>()]));
-        let all = bytemuck::try_pod_read_unaligned(&product.push);
+            Self::plain(bytemuck::pod_read_unaligned(&matmul.push[..size_of::<matmul::Params>()]));
+        let all = bytemuck::try_pod_read_unaligned(&matmul.push);
         all.unwrap_or(plain)
     }
 
-    /// Those of a plain product.
+    /// Those of a plain matmul.
     #[must_use]
     pub fn plain(matmul: matmul::Params) -> Self {
         Self { matmul, expert_first: 0, expert_count: 0, used: 1, list_max: 0, experts: 0 }
@@ -58,7 +58,7 @@ impl Params {
         self.matmul.tokens / self.used
     }
 
-    /// Columns of a matrix's products: tokens, the routes that a list has on average, or one.
+    /// Columns of a matrix's matmuls: tokens, the routes that a list has on average, or one.
     #[must_use]
     pub fn columns(&self) -> u32 {
         match (self.has_experts(), self.is_listed()) {
@@ -164,7 +164,7 @@ pub enum Routes {
     Listed(BufferSlice, u32),
 }
 
-/// One product: y\[r\] = epilogue(W\[expert(r)\] norm(x\[r / used\])) for every route r.
+/// One matmul: y\[r\] = epilogue(W\[expert(r)\] norm(x\[r / used\])) for every route r.
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulExperts<'a> {
     /// Weights.
@@ -187,10 +187,10 @@ pub struct MatmulExperts<'a> {
     pub y_offset: u64,
     /// RMS norm of x: gain, f32 `[row_len]`, and epsilon.
     pub norm: Option<(BufferSlice, f32)>,
-    /// What happens to the product.
+    /// What happens to the matmul.
     pub epilogue: Epilogue,
-    /// Room for a narrower x, [`super::quantize_x::bytes`] for all its rows; without it products are in
-    /// f32.
+    /// Room for a narrower x, [`super::quantize_x::bytes`] for all its rows; without it matmuls are
+    /// in f32.
     pub workspace: Option<BufferSlice>,
 }
 
@@ -205,16 +205,16 @@ impl MatmulExperts<'_> {
     }
 }
 
-/// Appends the product, in the shape chosen for the device.
+/// Appends the matmul, in the shape chosen for the device.
 pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &MatmulExperts<'_>) {
     let mut plain = Recording::new();
     record_scalar(&mut plain, caps, matmul, matmul.shape(caps));
     let workspace = matmul.workspace.is_some();
-    let best = |product: &Dispatch| tuned::best(caps, product, workspace);
+    let best = |matmul: &Dispatch| tuned::best(caps, matmul, workspace);
     tuned::append(recording, caps, plain, matmul.workspace, best);
 }
 
-/// Appends the product in a shape of any tier.
+/// Appends the matmul in a shape of any tier.
 ///
 /// # Panics
 /// If the device cannot run it, or it needs room for a narrower x and has none: the caller asked.
@@ -230,11 +230,11 @@ pub fn record_shaped(
     tuned::append_in(recording, caps, plain, matmul.workspace, shape);
 }
 
-/// Routes of a product in f32 as evenly spread as can be, and where they are bound: what it may be
-/// timed with when no router has chosen any. `None` for a product without experts.
+/// Routes of a matmul in f32 as evenly spread as can be, and where they are bound: what it may be
+/// timed with when no router has chosen any. `None` for a matmul without experts.
 #[must_use]
-pub fn even_routes(product: &Dispatch) -> Option<(BufferSlice, Vec<u32>)> {
-    let params = Params::of(product);
+pub fn even_routes(matmul: &Dispatch) -> Option<(BufferSlice, Vec<u32>)> {
+    let params = Params::of(matmul);
     params.has_experts().then_some(())?;
     let (routes, experts) = (params.matmul.tokens, params.experts);
     let words = if params.is_listed() {
@@ -247,10 +247,10 @@ pub fn even_routes(product: &Dispatch) -> Option<(BufferSlice, Vec<u32>)> {
     } else {
         (0..routes).map(|route| route % experts).collect()
     };
-    Some((Operands::of(product).bias, words))
+    Some((Operands::of(matmul).bias, words))
 }
 
-/// Appends the product in f32: one dispatch for each slice of the experts that can be bound.
+/// Appends the matmul in f32: one dispatch for each slice of the experts that can be bound.
 fn record_scalar(
     recording: &mut Recording,
     caps: &Capabilities,

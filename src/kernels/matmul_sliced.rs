@@ -1,4 +1,4 @@
-//! `shaders/matmul_sliced.comp`: products with sliced weights.
+//! `shaders/matmul_sliced.comp`: matmuls with sliced weights.
 
 use super::block_sums::{self, Summed};
 use super::matmul::{Matmul, Operands, Params, Shape, Tier};
@@ -13,7 +13,7 @@ const _: () = assert!(spirv::MATMUL_SLICED_Q4_0_SPECS == 9);
 /// A slice of rows is a multiple of this many tiles.
 const TILE_MULTIPLE: u64 = 1;
 
-/// Multiplications of a product from which on a dispatch more, that adds up x for all workgroups,
+/// Multiplications of a matmul from which on a dispatch more, that adds up x for all workgroups,
 /// costs less than each of them doing it.
 const SUMMED_MIN: u64 = 4 << 20;
 
@@ -28,59 +28,59 @@ fn tile_tokens(tokens: u32) -> u32 {
 /// Columns of a tile at most where x is added up before.
 const SUMMED_TOKENS_MAX: u32 = 8;
 
-/// Whether a dispatch is a product with sliced weights.
+/// Whether a dispatch is a matmul with sliced weights.
 #[must_use]
 pub fn is_sliced(dispatch: &Dispatch) -> bool {
     dispatch.kernel.name.starts_with("matmul_sliced")
 }
 
-/// Whether a product has the sums of x's blocks bound, in place of a norm's gain.
+/// Whether a matmul has the sums of x's blocks bound, in place of a norm's gain.
 #[must_use]
-pub fn is_summed(product: &Dispatch) -> bool {
-    is_sliced(product) && product.spec[8] == 1
+pub fn is_summed(matmul: &Dispatch) -> bool {
+    is_sliced(matmul) && matmul.spec[8] == 1
 }
 
-/// The shape of a product with sliced weights that is worth a dispatch which adds up x.
+/// The shape of a matmul with sliced weights that is worth a dispatch which adds up x.
 #[must_use]
-pub fn choose_summed(product: &Dispatch) -> Option<Shape> {
-    if !is_sliced(product) {
+pub fn choose_summed(matmul: &Dispatch) -> Option<Shape> {
+    if !is_sliced(matmul) {
         return None;
     }
-    let Params { groups, blocks, tokens, .. } = bytemuck::pod_read_unaligned(&product.push);
-    let lanes = product.spec[0];
+    let Params { groups, blocks, tokens, .. } = bytemuck::pod_read_unaligned(&matmul.push);
+    let lanes = matmul.spec[0];
     let work = [groups * lanes, blocks * 32, tokens].map(u64::from).into_iter().product::<u64>();
     let shape = Shape { tier: Tier::Summed, ..Shape::scalar(4, SUMMED_TOKENS_MAX, 1) };
     (work >= SUMMED_MIN).then_some(shape)
 }
 
-/// A product with sliced weights as two dispatches: x added up into `workspace`, then the product, with
-/// the same bits as by itself. Tiles have at most the shape's columns, and about as many each: one
-/// that is half empty takes as long as a full one. `None` where the first dispatch computes wrongly
-/// on the device, or there is not enough room.
+/// A matmul with sliced weights as two dispatches: x added up into `workspace`, then the matmul,
+/// with the same bits as by itself. Tiles have at most the shape's columns, and about as many each:
+/// one that is half empty takes as long as a full one. `None` where the first dispatch computes
+/// wrongly on the device, or there is not enough room.
 #[must_use]
 pub fn summed(
     caps: &Capabilities,
-    product: &Dispatch,
+    matmul: &Dispatch,
     shape: Shape,
     workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
-    if !is_sliced(product) || caps.avoids(&spirv::BLOCK_SUMS) {
+    if !is_sliced(matmul) || caps.avoids(&spirv::BLOCK_SUMS) {
         return None;
     }
-    let summed = Summed::place(product, workspace)?;
-    let mut params: Params = bytemuck::pod_read_unaligned(&product.push);
-    let Operands { quads, y, bias, x, .. } = Operands::of(product);
+    let summed = Summed::place(matmul, workspace)?;
+    let mut params: Params = bytemuck::pod_read_unaligned(&matmul.push);
+    let Operands { quads, y, bias, x, .. } = Operands::of(matmul);
     // Only what is multiplied by a gain stands apart, row by row.
     if summed.x != x {
         params.x_stride = params.blocks * 8;
     }
-    let mut after = product.clone();
+    let mut after = matmul.clone();
     after.push = bytemuck::bytes_of(&params).to_vec();
     after.bindings = vec![quads, summed.x, summed.sums, y, bias];
     let tiles = params.tokens.div_ceil(shape.tokens);
     [after.spec[4], after.spec[8]] = [params.tokens.div_ceil(tiles), 1];
     after.groups[0] = tiles;
-    Some([block_sums::of_product(caps, product, &summed), after])
+    Some([block_sums::of_matmul(caps, matmul, &summed), after])
 }
 
 /// Whether matrices of a type are to be sliced on a device: not where one of the kernels that read
@@ -92,7 +92,7 @@ pub fn is_wanted(caps: &Capabilities, dtype: DType) -> bool {
     caps.slices_weights() && !readers.iter().any(|name| caps.avoided.contains(name.as_str()))
 }
 
-/// Appends the product: one dispatch for each slice of the weights that can be bound.
+/// Appends the matmul: one dispatch for each slice of the weights that can be bound.
 ///
 /// # Panics
 /// If the weights are not sliced, or rows of x begin within a block of 32: bugs of the caller.

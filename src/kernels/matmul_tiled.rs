@@ -1,8 +1,8 @@
-//! `shaders/matmul_tiled.comp`: products of many tokens in f16, by matrix units or without; and
+//! `shaders/matmul_tiled.comp`: matmuls of many tokens in f16, by matrix units or without; and
 //! which tiers there are beside that of f32, `shaders/matmul_bytes.comp` included.
 //!
-//! A product is recorded in f32 first; what is here makes two dispatches of it: one that narrows x
-//! (`narrow`), and one that multiplies tiles. Products with experts are no others, where each
+//! A matmul is recorded in f32 first; what is here makes two dispatches of it: one that narrows x
+//! (`narrow`), and one that multiplies tiles. Matmuls with experts are no others, where each
 //! workgroup takes the list of one.
 
 use super::matmul::{Operands, Shape, Tier};
@@ -54,7 +54,7 @@ pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
         Tier::Summed => caps.slices_weights(),
         Tier::Matrix => caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some(),
         Tier::Half => caps.half_arithmetic && caps.subgroup_ops,
-        Tier::Bytes => caps.byte_products_fast && caps.subgroup_ops,
+        Tier::Bytes => caps.int8_dot_accelerated && caps.subgroup_ops,
     }
 }
 
@@ -64,15 +64,15 @@ pub fn is_any_offered(caps: &Capabilities) -> bool {
     REDUCED_TIERS.iter().any(|tier| is_offered(caps, *tier))
 }
 
-/// The kernel of a tier for a product recorded in f32; `None` where its weights have none, or it
+/// The kernel of a tier for a matmul recorded in f32; `None` where its weights have none, or it
 /// computes wrongly.
-fn kernel(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Option<&'static Kernel> {
-    let params = Params::of(product);
+fn kernel(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Option<&'static Kernel> {
+    let params = Params::of(matmul);
     // The route of a workgroup's own is one column.
     if params.has_experts() && !params.is_listed() {
         return None;
     }
-    let name = product.kernel.name.strip_prefix("matmul_")?;
+    let name = matmul.kernel.name.strip_prefix("matmul_")?;
     let format = ["_pointers", "_shared", "_experts"]
         .iter()
         .fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name));
@@ -148,7 +148,7 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
     is_offered(caps, shape.tier) && fits && divides && shape.rows.is_multiple_of(2)
 }
 
-/// Whether a shape is among those that a product may have in its tier.
+/// Whether a shape is among those that a matmul may have in its tier.
 pub(super) fn is_wanted(caps: &Capabilities, wanted: Shape) -> bool {
     let mut all = TOKENS_WANTED.into_iter().flat_map(|tokens| {
         ROWS_WANTED.into_iter().filter_map(move |rows| shape(caps, wanted.tier, rows, tokens))
@@ -156,12 +156,12 @@ pub(super) fn is_wanted(caps: &Capabilities, wanted: Shape) -> bool {
     all.any(|shape| shape == wanted)
 }
 
-/// Shapes of a tier that may be the fastest for a product recorded in f32.
+/// Shapes of a tier that may be the fastest for a matmul recorded in f32.
 #[must_use]
-pub fn shapes(caps: &Capabilities, product: &Dispatch, tier: Tier) -> Vec<Shape> {
-    let params = Params::of(product);
+pub fn shapes(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Vec<Shape> {
+    let params = Params::of(matmul);
     let columns = params.columns();
-    if columns < COLUMNS_MIN || kernel(caps, product, tier).is_none() {
+    if columns < COLUMNS_MIN || kernel(caps, matmul, tier).is_none() {
         return Vec::new();
     }
     let mut found: Vec<Shape> = Vec::new();
@@ -184,19 +184,19 @@ fn grid(params: &Params, shape: Shape) -> [u32; 3] {
     }
 }
 
-/// The shape for a product recorded in f32 that may be made of narrower numbers: the largest tile
+/// The shape for a matmul recorded in f32 that may be made of narrower numbers: the largest tile
 /// of which there are enough. Bytes are less exact: only the tuner takes them. Software drivers
 /// have no use for any.
 #[must_use]
-pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
+pub fn choose(caps: &Capabilities, matmul: &Dispatch) -> Option<Shape> {
     if caps.is_cpu() {
         return None;
     }
-    let params = Params::of(product);
+    let params = Params::of(matmul);
     if !params.has_experts() && params.columns() < TOKENS_MIN {
         return None;
     }
-    let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, product, tier));
+    let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, matmul, tier));
     let found = found.into_iter().find(|shapes| !shapes.is_empty())?;
     let workgroups =
         |shape: &&Shape| grid(&params, **shape).into_iter().map(u64::from).product::<u64>();
@@ -204,23 +204,23 @@ pub fn choose(caps: &Capabilities, product: &Dispatch) -> Option<Shape> {
     enough.or(found.iter().max_by_key(workgroups)).copied()
 }
 
-/// A product recorded in f32 in another tier: x narrowed into `workspace`, then the tiles. `None` where
-/// the device cannot run that, or there is not enough room.
+/// A matmul recorded in f32 in another tier: x narrowed into `workspace`, then the tiles. `None`
+/// where the device cannot run that, or there is not enough room.
 #[must_use]
 pub fn tiled(
     caps: &Capabilities,
-    product: &Dispatch,
+    matmul: &Dispatch,
     shape: Shape,
     workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
-    let kernel = kernel(caps, product, shape.tier).filter(|_| is_possible(caps, shape))?;
-    let mut params = Params::of(product);
+    let kernel = kernel(caps, matmul, shape.tier).filter(|_| is_possible(caps, shape))?;
+    let mut params = Params::of(matmul);
     let block_quads = if shape.tier == Tier::Bytes { 3 } else { 4 };
     params.matmul.x_stride = params.matmul.blocks * block_quads;
-    let quantized = QuantizedX::place(product, u64::from(params.matmul.x_stride) * 16, workspace)?;
-    let Operands { quads, words, y, bias, x, .. } = Operands::of(product);
+    let quantized = QuantizedX::place(matmul, u64::from(params.matmul.x_stride) * 16, workspace)?;
+    let Operands { quads, words, y, bias, x, .. } = Operands::of(matmul);
     let (listed, has_bias, epilogue) =
-        (u32::from(params.is_listed()), product.spec[6], product.spec[7]);
+        (u32::from(params.is_listed()), matmul.spec[6], matmul.spec[7]);
     let mut spec =
         vec![caps.lanes, shape.split, 1, shape.rows, shape.tokens, listed, has_bias, epilogue];
     if let (Tier::Matrix, Some(units)) = (shape.tier, caps.matrix_units) {
@@ -237,5 +237,5 @@ pub fn tiled(
         pointers: 0,
         groups: grid(&params, shape),
     };
-    Some([quantize_x::of_product(caps, product, shape.tier, &quantized), tiles])
+    Some([quantize_x::of_matmul(caps, matmul, shape.tier, &quantized), tiles])
 }

@@ -1,4 +1,4 @@
-//! `shaders/quantize_x.comp`: rows of x in f16 or bytes, before products that multiply such numbers.
+//! `shaders/quantize_x.comp`: rows of x in f16 or bytes, before matmuls that multiply such numbers.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -21,9 +21,9 @@ pub struct Params {
 }
 
 impl Params {
-    /// Those for the x of a product.
-    pub(super) fn of_product(product: &MatmulParams) -> Self {
-        let MatmulParams { x_stride, blocks, epsilon, .. } = *product;
+    /// Those for the x of a matmul.
+    pub(super) fn of_matmul(matmul: &MatmulParams) -> Self {
+        let MatmulParams { x_stride, blocks, epsilon, .. } = *matmul;
         Self { x_stride, blocks, epsilon }
     }
 }
@@ -31,7 +31,7 @@ impl Params {
 const _: () = assert!(spirv::QUANTIZE_X_F16_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::QUANTIZE_X_F16_BINDINGS == 4 && spirv::QUANTIZE_X_F16_SPECS == 4);
 
-/// Rows of x, narrowed, and what products with them have to be multiplied by.
+/// Rows of x, narrowed, and what matmuls with them have to be multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantizedX {
     /// f16 `[rows, K]`, or blocks of bytes with their scales `[rows, K / 32]`.
@@ -52,11 +52,11 @@ pub fn bytes(rows: u64, row_len: u64) -> u64 {
 }
 
 impl QuantizedX {
-    /// Where the rows of a product's x go in `workspace`, a row of `row_bytes`; `None` where they do not
-    /// fit.
+    /// Where the rows of a matmul's x go in `workspace`, a row of `row_bytes`; `None` where they do
+    /// not fit.
     #[must_use]
-    pub fn place(product: &Dispatch, row_bytes: u64, workspace: BufferSlice) -> Option<Self> {
-        let rows = u64::from(matmul_experts::Params::of(product).x_rows());
+    pub fn place(matmul: &Dispatch, row_bytes: u64, workspace: BufferSlice) -> Option<Self> {
+        let rows = u64::from(matmul_experts::Params::of(matmul).x_rows());
         let first = factor_bytes(rows);
         if first + rows * row_bytes > workspace.bytes {
             return None;
@@ -72,18 +72,18 @@ pub(super) fn kernel(tier: Tier) -> &'static Kernel {
     if tier == Tier::Bytes { &spirv::QUANTIZE_X_INT8 } else { &spirv::QUANTIZE_X_F16 }
 }
 
-/// The dispatch that narrows the x of a product in f32, its norm included.
+/// The dispatch that narrows the x of a matmul in f32, its norm included.
 #[must_use]
-pub fn of_product(
+pub fn of_matmul(
     caps: &Capabilities,
-    product: &Dispatch,
+    matmul: &Dispatch,
     tier: Tier,
     quantized: &QuantizedX,
 ) -> Dispatch {
-    let all = matmul_experts::Params::of(product);
+    let all = matmul_experts::Params::of(matmul);
     let params = all.matmul;
-    let Operands { x, gain, .. } = Operands::of(product);
-    let norm = product.spec[5];
+    let Operands { x, gain, .. } = Operands::of(matmul);
+    let norm = matmul.spec[5];
     // Several rows of lanes for a row that keeps them busy; software drivers are spared barriers.
     let split = (params.blocks * 8).div_ceil(caps.lanes * 4).next_power_of_two();
     let split_max = (caps.workgroup_invocations_max.min(256) / caps.lanes).max(1);
@@ -91,7 +91,7 @@ pub fn of_product(
         kernel: kernel(tier),
         spec: vec![caps.lanes, if caps.is_cpu() { 1 } else { split.min(split_max) }, 1, norm],
         bindings: vec![x, if norm == 1 { gain } else { x }, quantized.x, quantized.factors],
-        push: bytemuck::bytes_of(&Params::of_product(&params)).to_vec(),
+        push: bytemuck::bytes_of(&Params::of_matmul(&params)).to_vec(),
         pointers: 0,
         groups: [all.x_rows(), 1, 1],
     }

@@ -1,4 +1,4 @@
-//! `shaders/rms_norm.comp`: RMS norm of whole rows, where it cannot be folded into a product.
+//! `shaders/rms_norm.comp`: RMS norm of whole rows, where it cannot be folded into a matmul.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,7 +1,7 @@
-//! Shapes of products and of attention that were measured, in place of the rules of their
+//! Shapes of matmuls and of attention that were measured, in place of the rules of their
 //! `Shape::choose`.
 //!
-//! Products of one kernel over matrices of one size, for about as many columns (tokens, or the
+//! Matmuls of one kernel over matrices of one size, for about as many columns (tokens, or the
 //! routes that an expert has on average), are one [`Work`]: they are cut alike. Which shapes
 //! there are to choose from is said here; who measures them is the engine's matter.
 
@@ -34,7 +34,7 @@ pub fn step_tokens(experts: Option<[u32; 2]>, tokens_max: u32) -> Vec<u32> {
     all
 }
 
-/// The work that a dispatch is; `None` where it is no product in f32 whose shape can be chosen.
+/// The work that a dispatch is; `None` where it is no matmul in f32 whose shape can be chosen.
 #[must_use]
 pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     let name = dispatch.kernel.name;
@@ -48,7 +48,7 @@ pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
     Some((name, [rows, u64::from(params.matmul.blocks) * 32, u64::from(columns)]))
 }
 
-/// The shape that a product in f32 has.
+/// The shape that a matmul in f32 has.
 #[must_use]
 pub fn shape_of(dispatch: &Dispatch) -> Shape {
     Shape::scalar(dispatch.spec[3], dispatch.spec[4], dispatch.spec[1])
@@ -66,8 +66,8 @@ fn chosen(choice: Choice) -> Option<Shape> {
     Some(Shape { rows, tokens, split, tier })
 }
 
-/// A product in f32 in another shape, as the dispatches that it takes. `workspace`: for what one of them
-/// makes of x; where there is none for a shape that needs it, the product stays what it is.
+/// A matmul in f32 in another shape, as the dispatches that it takes. `workspace`: for what one of
+/// them makes of x; where there is none for a shape that needs it, the matmul stays what it is.
 #[must_use]
 pub fn reshaped(
     caps: &Capabilities,
@@ -85,7 +85,7 @@ pub fn reshaped(
     }
 }
 
-/// Whether a dispatch is the first of a product's two: what it makes of x is overwritten by the
+/// Whether a dispatch is the first of a matmul's two: what it makes of x is overwritten by the
 /// next such dispatch.
 #[must_use]
 pub fn is_made_before(dispatch: &Dispatch) -> bool {
@@ -104,7 +104,7 @@ fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
     other
 }
 
-/// Other shapes for a product in f32, at most ten of its own tier and six of each other. With
+/// Other shapes for a matmul in f32, at most ten of its own tier and six of each other. With
 /// `other_orders` also those that take sums in another order, or multiply other numbers.
 #[must_use]
 pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<Shape> {
@@ -126,7 +126,7 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
     shapes
 }
 
-/// All shapes that a product in f32 may have on a device and stay in f32.
+/// All shapes that a matmul in f32 may have on a device and stay in f32.
 fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
     let own = shape_of(dispatch);
     // The rows of sliced weights are those of a tile, and nothing shares their columns.
@@ -156,7 +156,7 @@ fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
     shapes
 }
 
-/// Whether a choice, which may come from a file, is one that a product can have: whatever else it
+/// Whether a choice, which may come from a file, is one that a matmul can have: whatever else it
 /// says is not taken.
 fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: Shape) -> bool {
     match shape.tier {
@@ -175,7 +175,7 @@ fn fits_shared(caps: &Capabilities, shape: Shape) -> bool {
     shape.split == 1 || 4 * sums <= caps.shared_bytes_max
 }
 
-/// The shape for a product in f32: the one that was measured to be the fastest, else by the rules,
+/// The shape for a matmul in f32: the one that was measured to be the fastest, else by the rules,
 /// which know of narrower numbers, and of sums of x, only where there is room for them.
 pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_workspace: bool) -> Shape {
     let measured = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
@@ -187,7 +187,7 @@ pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_workspace: bool
     shape.unwrap_or_else(|| shape_of(dispatch))
 }
 
-/// Appends products recorded in f32, all in one shape.
+/// Appends matmuls recorded in f32, all in one shape.
 ///
 /// # Panics
 /// If the device cannot run it, or there is not enough room: the caller asked.
@@ -205,7 +205,7 @@ pub(super) fn append_in(
     assert_eq!(recording.commands.len() - before, wanted, "{shape:?} runs on the device");
 }
 
-/// Appends products recorded in f32, in other shapes. `workspace`: for what is made of x before.
+/// Appends matmuls recorded in f32, in other shapes. `workspace`: for what is made of x before.
 pub(super) fn append(
     recording: &mut Recording,
     caps: &Capabilities,
@@ -229,8 +229,8 @@ pub(super) fn append(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AnyShape {
-    /// Of a product.
-    Product(Shape),
+    /// Of a matmul.
+    Matmul(Shape),
     /// Of attention.
     Attention(Tile),
 }
@@ -392,8 +392,8 @@ mod tests {
     use crate::tensor::DType;
     use crate::tensor::layout::Layout;
 
-    /// A product of five tokens on a device of which this was measured.
-    fn product(caps: &Capabilities, sliced: bool) -> Dispatch {
+    /// A matmul of five tokens on a device of which this was measured.
+    fn matmul(caps: &Capabilities, sliced: bool) -> Dispatch {
         let layout = Layout { dtype: DType::Q4_0, rows: 64, row_len: 64, lanes: 8 };
         let words = (!sliced).then_some(BufferHandle(1));
         let weights = PackedMatrix { layout, sliced, quads: BufferHandle(0), words };
@@ -416,7 +416,7 @@ mod tests {
         let mut recording = Recording::new();
         matmul::record(&mut recording, caps, &matmul);
         let Some(Command::Dispatch(dispatch)) = recording.commands.pop() else {
-            panic!("a product is a dispatch")
+            panic!("a matmul is a dispatch")
         };
         dispatch
     }
@@ -425,11 +425,11 @@ mod tests {
     fn choices_that_no_product_can_have_are_not_taken() {
         let caps = ReferenceExecutor::with_lanes(8).capabilities().clone();
         for sliced in [false, true] {
-            let usual = product(&caps, sliced);
-            let work = work_of(&usual).expect("a product");
+            let usual = matmul(&caps, sliced);
+            let work = work_of(&usual).expect("a matmul");
             let with = |choice| {
                 let tuned = [(work, choice)].into();
-                product(&Capabilities { tuned, ..caps.clone() }, sliced)
+                matmul(&Capabilities { tuned, ..caps.clone() }, sliced)
             };
             let [rows, tokens, split, _] = choice_of(shape_of(&usual));
             for choice in [

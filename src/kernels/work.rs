@@ -165,7 +165,7 @@ fn of_block_sums(dispatch: &Dispatch) -> Work {
     of_rows_before(dispatch, sums.bytes + gained_bytes)
 }
 
-/// Of the first of a product's two dispatches.
+/// Of the first of a matmul's two dispatches.
 fn of_rows_before(dispatch: &Dispatch, written_bytes: u64) -> Work {
     let params: quantize_x::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let rows = u64::from(dispatch.groups[0]);

@@ -72,9 +72,9 @@ impl Mixture {
 /// How the experts' hidden rows are made of the input.
 #[derive(Clone, Debug)]
 enum Hidden {
-    /// Groups of gate and up in turn: the activation is an epilogue of the product.
+    /// Groups of gate and up in turn: the activation is an epilogue of the matmul.
     Gated(PackedExperts),
-    /// Gate and up by two products, then the activation.
+    /// Gate and up by two matmuls, then the activation.
     GatedApart([PackedExperts; 2]),
 }
 
@@ -187,7 +187,7 @@ impl Step<'_> {
         let scratch = model.scratch.mixture.as_ref().expect("a layer with experts");
         let router = &mixture.router;
         let logits = (scratch.logits, router.experts.into());
-        self.product(recording, &experts.router, input, logits, Epilogue::Store);
+        self.matmul(recording, &experts.router, input, logits, Epilogue::Store);
         let chosen = (scratch.chosen, scratch.weights);
         moe_route::record(recording, caps, router, scratch.logits, chosen, tokens);
         let routes = self.routes(recording, router, scratch);
@@ -198,7 +198,7 @@ impl Step<'_> {
             x_stride: mixture.hidden,
             y: scratch.results,
             y_stride: width,
-            ..self.expert_product(&experts.down, routes)
+            ..self.expert_matmul(&experts.down, routes)
         };
         matmul_experts::record(recording, caps, &down);
         let shared = experts.shared.as_ref().map(|shared| self.shared(recording, shared, input));
@@ -233,8 +233,8 @@ impl Step<'_> {
         Routes::Listed(scratch.lists, tokens)
     }
 
-    /// A product with the experts' matrices that reads a row for each route.
-    fn expert_product<'w>(&self, weights: &'w PackedExperts, routes: Routes) -> MatmulExperts<'w> {
+    /// A matmul with the experts' matrices that reads a row for each route.
+    fn expert_matmul<'w>(&self, weights: &'w PackedExperts, routes: Routes) -> MatmulExperts<'w> {
         let stream = self.model.scratch.stream;
         let mixture = self.model.hyper.mixture.as_ref().expect("a layer with experts");
         MatmulExperts {
@@ -264,25 +264,25 @@ impl Step<'_> {
         let (hyper, caps) = (&self.model.hyper, &self.model.capabilities);
         let mixture = hyper.mixture.as_ref().expect("a layer with experts");
         let scratch = self.model.scratch.mixture.as_ref().expect("a layer with experts");
-        let product = |weights| MatmulExperts {
+        let matmul = |weights| MatmulExperts {
             used: mixture.router.used,
             x: input.x,
             x_stride: hyper.embedding,
             norm: input.gain.map(|gain| (gain, hyper.epsilon)),
-            ..self.expert_product(weights, routes)
+            ..self.expert_matmul(weights, routes)
         };
         let (hidden, gelu) = (mixture.hidden, hyper.mlp == Mlp::GeGlu);
         match &experts.hidden {
             Hidden::Gated(weights) => {
                 let epilogue = if gelu { Epilogue::GeGlu } else { Epilogue::SwiGlu };
-                let out = product(weights);
+                let out = matmul(weights);
                 let out = MatmulExperts { y: scratch.hidden, y_stride: hidden, epilogue, ..out };
                 matmul_experts::record(recording, caps, &out);
             }
             Hidden::GatedApart(both) => {
                 for (weights, y_offset) in both.iter().zip([0, hidden]) {
                     let (y, y_stride) = (scratch.gate_up, 2 * hidden);
-                    let out = MatmulExperts { y, y_stride, y_offset, ..product(weights) };
+                    let out = MatmulExperts { y, y_stride, y_offset, ..matmul(weights) };
                     matmul_experts::record(recording, caps, &out);
                 }
                 let rows = self.shape.tokens * mixture.router.used;
@@ -303,9 +303,9 @@ impl Step<'_> {
         let gates = scratch.mixture.as_ref().expect("a layer with experts").shared_gates;
         self.dense_hidden(recording, &shared.feed_forward, input, &[]);
         let (x, y) = (Input::bare(scratch.hidden), (scratch.block, self.model.hyper.embedding));
-        self.product(recording, &shared.feed_forward.down, x, y, Epilogue::Store);
+        self.matmul(recording, &shared.feed_forward.down, x, y, Epilogue::Store);
         if let Some(gate) = &shared.gate {
-            self.product(recording, gate, input, (gates, 1), Epilogue::Store);
+            self.matmul(recording, gate, input, (gates, 1), Epilogue::Store);
         }
         (scratch.block, shared.gate.as_ref().map(|_| gates))
     }

@@ -16,11 +16,11 @@ use crate::kernels::matmul::Epilogue;
 #[derive(Clone, Debug)]
 pub(super) enum Hidden {
     /// act(gate x) * up x, groups of gate and up in turn: the activation is an epilogue of the
-    /// product, where no adapter adds to it.
+    /// matmul, where no adapter adds to it.
     Gated(PackedMatrix),
-    /// The same by two products, then the activation.
+    /// The same by two matmuls, then the activation.
     GatedApart([Projection; 2]),
-    /// act(up x), an epilogue of the product.
+    /// act(up x), an epilogue of the matmul.
     Plain(Projection),
 }
 
@@ -149,21 +149,21 @@ impl Step<'_> {
             Hidden::Gated(matrix) => {
                 let projection = Projection { matrix: *matrix, bias: None, offset: 0 };
                 if self.uses(updates) {
-                    self.product(recording, &projection, input, both, Epilogue::Store);
+                    self.matmul(recording, &projection, input, both, Epilogue::Store);
                     self.update(recording, updates, input, both, 1.0);
                     let glu = Glu { group: matrix.layout.lanes, ..apart };
                     glu::record(recording, caps, &glu, self.shape.tokens);
                 } else {
                     let epilogue = if apart.gelu { Epilogue::GeGlu } else { Epilogue::SwiGlu };
-                    self.product(recording, &projection, input, (out, width), epilogue);
+                    self.matmul(recording, &projection, input, (out, width), epilogue);
                 }
             }
             Hidden::Plain(up) => {
-                self.product(recording, up, input, (out, width), Epilogue::Gelu);
+                self.matmul(recording, up, input, (out, width), Epilogue::Gelu);
             }
             Hidden::GatedApart(projections) => {
                 for projection in projections {
-                    self.product(recording, projection, input, both, Epilogue::Store);
+                    self.matmul(recording, projection, input, both, Epilogue::Store);
                 }
                 self.update(recording, updates, input, both, 1.0);
                 glu::record(recording, caps, &apart, self.shape.tokens);

@@ -84,7 +84,7 @@ impl Model {
         self.record(kv, shape, true)
     }
 
-    /// The same with all products in f32, each one dispatch.
+    /// The same with all matmuls in f32, each one dispatch.
     #[must_use]
     pub fn record_in_f32(&self, kv: &KvCache, shape: BatchShape) -> Recording {
         self.record(kv, shape, false)
@@ -118,15 +118,15 @@ pub(super) struct Step<'a> {
     pub model: &'a Model,
     pub kv: &'a KvCache,
     pub shape: BatchShape,
-    /// Whether products may be made of more than one dispatch.
+    /// Whether matmuls may be made of more than one dispatch.
     pub has_workspace: bool,
 }
 
-/// Rows that a product reads.
+/// Rows that a matmul reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input {
     pub x: BufferSlice,
-    /// Gain of an RMS norm that the product does in passing.
+    /// Gain of an RMS norm that the matmul does in passing.
     pub gain: Option<BufferSlice>,
 }
 
@@ -223,13 +223,13 @@ impl Step<'_> {
         Input::bare(y)
     }
 
-    /// Room for what is made of a product's x before.
+    /// Room for what is made of a matmul's x before.
     pub(super) fn workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
         self.has_workspace.then(|| self.model.scratch.matmul_workspace(is_sliced)).flatten()
     }
 
-    /// A product of all tokens' rows of `input` into `y`, whose rows have `y_width` values.
-    pub(super) fn product(
+    /// A matmul of all tokens' rows of `input` into `y`, whose rows have `y_width` values.
+    pub(super) fn matmul(
         &self,
         recording: &mut Recording,
         projection: &Projection,
@@ -258,7 +258,7 @@ impl Step<'_> {
         matmul::record(recording, &self.model.capabilities, &matmul);
     }
 
-    /// A block's last product: straight into the stream, or through a norm of its own.
+    /// A block's last matmul: straight into the stream, or through a norm of its own.
     pub(super) fn join_stream(
         &self,
         recording: &mut Recording,
@@ -271,7 +271,7 @@ impl Step<'_> {
         let sum_first = hyper.residual == Residual::NormedSum;
         let Some(norm) = after.filter(|_| !sum_first) else {
             let stream = (scratch.stream, width);
-            self.product(recording, projection, Input::bare(x), stream, Epilogue::Residual);
+            self.matmul(recording, projection, Input::bare(x), stream, Epilogue::Residual);
             self.update(recording, updates, Input::bare(x), stream, hyper.residual_factor);
             if let Some(norm) = after {
                 self.norm_stream(recording, norm);
@@ -280,7 +280,7 @@ impl Step<'_> {
         };
         assert!(norm.kind == NormKind::Rms && hyper.residual_factor == 1.0, "no family has both");
         let block = (scratch.block, width);
-        self.product(recording, projection, Input::bare(x), block, Epilogue::Store);
+        self.matmul(recording, projection, Input::bare(x), block, Epilogue::Store);
         self.update(recording, updates, Input::bare(x), block, 1.0);
         let norm = RmsNorm {
             x: scratch.block,
@@ -305,7 +305,7 @@ impl Step<'_> {
             .expect("contexts are counted in 32 bits");
         let qkv_width = u64::from((hyper.heads + 2 * hyper.kv_heads) * hyper.head_dim);
         for projection in &layer.qkv {
-            self.product(recording, projection, input, (scratch.qkv, qkv_width), Epilogue::Store);
+            self.matmul(recording, projection, input, (scratch.qkv, qkv_width), Epilogue::Store);
         }
         self.update(recording, &layer.updates.qkv, input, (scratch.qkv, qkv_width), 1.0);
         let post = QkvPost {
@@ -378,7 +378,7 @@ impl Step<'_> {
         recording.copy(from, to);
     }
 
-    /// The head's product for the rows that are wanted, and the way back to the host.
+    /// The head's matmul for the rows that are wanted, and the way back to the host.
     fn logits(&self, recording: &mut Recording) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let caps = &self.model.capabilities;

@@ -87,7 +87,7 @@ pub(super) struct Layer {
     pub feed_forward: FeedForward,
     /// Norm of the feed-forward's result, before it joins the stream.
     pub feed_forward_after: Option<Norm>,
-    /// What adapters add to its products.
+    /// What adapters add to its matmuls.
     pub updates: Updates,
 }
 

@@ -119,7 +119,7 @@ impl Model {
         self.capabilities.tuned = tuned;
     }
 
-    /// Room for what is made of a product's x before.
+    /// Room for what is made of a matmul's x before.
     #[must_use]
     pub fn matmul_workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
         self.scratch.matmul_workspace(is_sliced)

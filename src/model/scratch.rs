@@ -21,7 +21,7 @@ pub struct Limits {
     pub kv_bytes: u64,
     /// Bytes of the adapters that will be added to it.
     pub adapter_bytes: u64,
-    /// Whether products, and attention of prompts, may be made of narrower numbers than f32
+    /// Whether matmuls, and attention of prompts, may be made of narrower numbers than f32
     /// (`numerics = "fastest"`).
     pub reduced_precision: bool,
 }
@@ -67,7 +67,7 @@ pub(super) struct Scratch {
     pub partials: Partials,
     /// Result of a block before its own norm, `[embedding]`.
     pub block: BufferSlice,
-    /// The stream behind a norm that no product does in passing, `[embedding]`; without such norms,
+    /// The stream behind a norm that no matmul does in passing, `[embedding]`; without such norms,
     /// one value each.
     pub normed: BufferSlice,
     /// Gate and up where they are not fused, `[2 * feed_forward]`.
@@ -80,14 +80,14 @@ pub(super) struct Scratch {
     pub gathered: BufferSlice,
     /// `[logit_rows_max, vocab]`.
     pub logits: BufferSlice,
-    /// For what is made of a product's x before, where anything may be.
+    /// For what is made of a matmul's x before, where anything may be.
     workspace: Option<BufferSlice>,
     /// The largest logits of a row's chunks, u32 `[logit_rows_max, chunks, 2]`.
     pub maxima: BufferSlice,
 }
 
 impl Scratch {
-    /// Room for what is made of a product's x before: sums where its weights are sliced, narrower
+    /// Room for what is made of a matmul's x before: sums where its weights are sliced, narrower
     /// numbers where these are wanted.
     pub(super) fn matmul_workspace(&self, is_sliced: bool) -> Option<BufferSlice> {
         self.workspace.filter(|_| is_sliced || self.limits.reduced_precision)
@@ -265,7 +265,7 @@ impl MixtureScratch {
     }
 }
 
-/// Bytes of what may be made of the widest rows that products read; `None` where nothing may.
+/// Bytes of what may be made of the widest rows that matmuls read; `None` where nothing may.
 fn workspace_bytes(
     caps: &Capabilities,
     hyper: &HyperParams,
@@ -278,12 +278,12 @@ fn workspace_bytes(
     narrow.max(sums)
 }
 
-/// Bytes of the sums of the widest rows that products read, and of these times a norm's gain.
+/// Bytes of the sums of the widest rows that matmuls read, and of these times a norm's gain.
 fn sums_bytes(widths: &Widths, tokens: u64) -> u64 {
     block_sums::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden))
 }
 
-/// Bytes of the widest rows that products read, in narrower numbers.
+/// Bytes of the widest rows that matmuls read, in narrower numbers.
 fn quantized_x_bytes(hyper: &HyperParams, widths: &Widths, tokens: u64) -> u64 {
     let plain = quantize_x::bytes(tokens, widths.stream.max(widths.q).max(widths.hidden));
     let of_routes = hyper.mixture.as_ref().map_or(0, |mixture| {

@@ -1,4 +1,4 @@
-//! What adapters add to a model's products: their matrices on the device, and their part of a
+//! What adapters add to a model's matmuls: their matrices on the device, and their part of a
 //! recording.
 
 use super::ModelLoadError;
@@ -30,7 +30,7 @@ pub(super) struct Update {
     offset: u64,
 }
 
-/// Updates of a layer's products.
+/// Updates of a layer's matmuls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Updates {
     pub qkv: Vec<Update>,

@@ -7,7 +7,7 @@ use crate::kernels::embed;
 use crate::kernels::matmul::{self, Epilogue};
 use crate::kernels::matmul_experts::Params;
 
-/// Tiles of rows that stay of a product.
+/// Tiles of rows that stay of a matmul.
 const ROW_TILES: u32 = 2;
 
 /// Rows of a table that tokens may name; a multiple of every group's rows.
@@ -30,7 +30,7 @@ pub(super) fn shrink(dispatch: &Dispatch) -> (Dispatch, Vec<Vec<Piece>>) {
         .collect();
     let name = dispatch.kernel.name;
     if name.starts_with("matmul_") {
-        product(&mut small, &mut pieces);
+        matmul(&mut small, &mut pieces);
     } else if name.starts_with("embed_") {
         table(&mut small, &mut pieces);
     }
@@ -44,7 +44,7 @@ pub(super) fn shrink(dispatch: &Dispatch) -> (Dispatch, Vec<Vec<Piece>>) {
     (small, pieces)
 }
 
-/// Cuts the rows of a product's weights; returns the part of the planes that stays.
+/// Cuts the rows of a matmul's weights; returns the part of the planes that stays.
 fn cut_rows(small: &mut Dispatch, params: &mut matmul::Params) -> (u64, u64) {
     let (lanes, rows_a_lane, epilogue) = (small.spec[0], small.spec[3], small.spec[7]);
     let all = u64::from(params.groups);
@@ -57,7 +57,7 @@ fn cut_rows(small: &mut Dispatch, params: &mut matmul::Params) -> (u64, u64) {
     (u64::from(params.groups), all)
 }
 
-fn product(small: &mut Dispatch, pieces: &mut [Vec<Piece>]) {
+fn matmul(small: &mut Dispatch, pieces: &mut [Vec<Piece>]) {
     let mut params = Params::of(small);
     let operands = matmul::Operands::of(small);
     let (kept, all) = cut_rows(small, &mut params.matmul);

@@ -8,15 +8,15 @@ use crate::gpu::Dispatch;
 use crate::kernels::matmul_bytes;
 
 /// Largest difference of two values, as a part of the larger of the value itself and of the root
-/// mean square of all that was written. Sums of a few thousand products in two orders, and a
-/// driver's own exponentials, differ by less than a tenth of it; one product left out of a thousand
+/// mean square of all that was written. Sums of a few thousand matmuls in two orders, and a
+/// driver's own exponentials, differ by less than a tenth of it; one matmul left out of a thousand
 /// by more.
 const TOLERANCE: f32 = 4e-3;
 
 /// The same where activations were rounded to bytes.
 const TOLERANCE_BYTES: f32 = 3e-2;
 
-/// The same where sums of sixteen products are in f16: of ten thousand rows of few columns, the
+/// The same where sums of sixteen matmuls are in f16: of ten thousand rows of few columns, the
 /// worst is off by 0.004, and behind a gate by 0.01.
 const TOLERANCE_HALF: f32 = 1.5e-2;
 
@@ -203,8 +203,8 @@ mod tests {
         assert_eq!(differ(&[0.1, 0.0], &[0.0, 0.0]), Some(0), "where nothing is to be written");
     }
 
-    /// A block's products of pairs as the shader sums them.
-    fn half_products(weights: &[f32], x: &[f32]) -> f32 {
+    /// A block's matmuls of pairs as the shader sums them.
+    fn f16_matmuls(weights: &[f32], x: &[f32]) -> f32 {
         let mut sums = [f16::ZERO; 2];
         for (weights, x) in weights.chunks_exact(2).zip(x.chunks_exact(2)) {
             for (sum, (weight, x)) in sums.iter_mut().zip(weights.iter().zip(x)) {
@@ -222,9 +222,9 @@ mod tests {
         for _ in 0..4000 {
             let mut row = || floats.by_ref().take(32).collect::<Vec<f32>>();
             let [weights, x] = [row(), row()];
-            found.push(half_products(&weights, &x));
+            found.push(f16_matmuls(&weights, &x));
             wanted.push(weights.iter().zip(&x).map(|(weight, x)| weight * x).sum::<f32>());
-            lacking.push(half_products(&weights[..30], &x[..30]));
+            lacking.push(f16_matmuls(&weights[..30], &x[..30]));
         }
         let before = vec![0; 4 * wanted.len()];
         let differ = |found: &[f32]| {

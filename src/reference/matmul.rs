@@ -9,7 +9,7 @@ use crate::kernels::matmul::{Epilogue, Operands, Params};
 use crate::kernels::matmul_sliced;
 use crate::tensor::Packing;
 
-/// Below this many products a second thread costs more than it saves.
+/// Below this many matmuls a second thread costs more than it saves.
 const PRODUCTS_PER_THREAD: u64 = 1 << 20;
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
@@ -18,12 +18,12 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let packing = packing(dispatch, &params);
     let tokens = params.tokens as usize;
     let x = prepare(memory.floats(x), dispatch, &params, memory.floats(gain), 0..tokens);
-    let products = all_products(memory, &packing, quads, words, &x, tokens);
+    let matmuls = all_matmuls(memory, &packing, quads, words, &x, tokens);
     let bias = (dispatch.spec[6] == 1).then(|| memory.floats(bias).to_vec());
     memory.update(y, |_, y| {
         for token in 0..tokens {
             let value = |row: usize| {
-                products[row * tokens + token] + bias.as_ref().map_or(0.0, |bias| bias[row])
+                matmuls[row * tokens + token] + bias.as_ref().map_or(0.0, |bias| bias[row])
             };
             write_row(y, token, dispatch, &params, value);
         }
@@ -41,7 +41,7 @@ fn is_glu(epilogue: u32) -> bool {
     [Epilogue::SwiGlu, Epilogue::GeGlu].iter().any(|each| *each as u32 == epilogue)
 }
 
-/// Writes a row of y from its products, `value(row of W)`, as the epilogue says.
+/// Writes a row of y from its matmuls, `value(row of W)`, as the epilogue says.
 pub(super) fn write_row(
     y: &mut [f32],
     y_row: usize,
@@ -63,7 +63,7 @@ pub(super) fn write_row(
     }
 }
 
-/// A product that is no GLU's, as it is stored where `before` stands.
+/// A matmul that is no GLU's, as it is stored where `before` stands.
 fn finish(epilogue: u32, sum: f32, scale: f32, before: f32) -> f32 {
     match epilogue {
         _ if epilogue == Epilogue::Residual as u32 => before + scale * sum,
@@ -101,7 +101,7 @@ pub(super) fn prepare(
 }
 
 /// Every row of W times every token: `[rows, tokens]`.
-pub(super) fn all_products(
+pub(super) fn all_matmuls(
     memory: &Memory,
     packing: &Packing,
     quads: BufferSlice,
@@ -111,13 +111,13 @@ pub(super) fn all_products(
 ) -> Vec<f32> {
     let layout = &packing.layout;
     let (quads, words) = (memory.bytes_of(quads), memory.bytes_of(words));
-    let mut products = vec![0.0; layout.rows as usize * tokens];
+    let mut matmuls = vec![0.0; layout.rows as usize * tokens];
     let work = layout.rows * layout.row_len * tokens as u64;
     let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
     let threads = threads.min(work / PRODUCTS_PER_THREAD + 1);
     let rows_each = (layout.rows.div_ceil(threads) as usize).max(1);
     thread::scope(|scope| {
-        for (part, out) in products.chunks_mut(rows_each * tokens).enumerate() {
+        for (part, out) in matmuls.chunks_mut(rows_each * tokens).enumerate() {
             scope.spawn(move || {
                 let mut weights = vec![0.0; layout.row_len as usize];
                 for (i, out) in out.chunks_mut(tokens).enumerate() {
@@ -130,10 +130,10 @@ pub(super) fn all_products(
             });
         }
     });
-    products
+    matmuls
 }
 
-/// Dot product in eight interleaved sums. Arrays, because tests are built with few optimisations:
+/// Dot matmul in eight interleaved sums. Arrays, because tests are built with few optimisations:
 /// iterators over slices take four times as long there.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);

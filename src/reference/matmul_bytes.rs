@@ -1,4 +1,4 @@
-//! Twin of `shaders/matmul_bytes.comp`: products of the narrowed x with weights as they are.
+//! Twin of `shaders/matmul_bytes.comp`: matmuls of the narrowed x with weights as they are.
 
 use super::Memory;
 use super::matmul_tiled;

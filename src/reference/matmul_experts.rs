@@ -1,21 +1,21 @@
 //! Twin of `shaders/matmul.comp` with EXPERTS.
 
 use super::Memory;
-use super::matmul::{all_products, packing, prepare, write_row};
+use super::matmul::{all_matmuls, packing, prepare, write_row};
 use crate::gpu::{BufferSlice, Dispatch};
 use crate::kernels::matmul::Operands;
 use crate::kernels::matmul_experts::Params;
 use crate::tensor::Packing;
 
-/// One of the matrices that are bound, and the rows of y that are products with it.
+/// One of the matrices that are bound, and the rows of y that are matmuls with it.
 pub(super) struct Part {
     pub quads: BufferSlice,
     pub words: BufferSlice,
     pub rows: Vec<usize>,
 }
 
-/// The matrices that a product has: that of each expert with its routes, or the one that all rows
-/// are products with.
+/// The matrices that a matmul has: that of each expert with its routes, or the one that all rows
+/// are matmuls with.
 pub(super) fn parts(dispatch: &Dispatch, memory: &Memory, packing: &Packing) -> Vec<Part> {
     let params = Params::of(dispatch);
     let Operands { quads, words, bias: routes, .. } = Operands::of(dispatch);
@@ -42,10 +42,10 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
         let of_x = rows.iter().map(|row| row / params.used as usize);
         let (x, gain) = (memory.floats(x), memory.floats(gain));
         let x = prepare(x, dispatch, &params.matmul, gain, of_x);
-        let products = all_products(memory, &packing, quads, words, &x, rows.len());
+        let matmuls = all_matmuls(memory, &packing, quads, words, &x, rows.len());
         memory.update(y, |_, y| {
             for (column, row) in rows.iter().enumerate() {
-                let value = |of_w: usize| products[of_w * rows.len() + column];
+                let value = |of_w: usize| matmuls[of_w * rows.len() + column];
                 write_row(y, *row, dispatch, &params.matmul, value);
             }
         });

@@ -1,9 +1,9 @@
-//! Twin of `shaders/matmul_tiled.comp`: products of the narrowed x with weights as they are.
+//! Twin of `shaders/matmul_tiled.comp`: matmuls of the narrowed x with weights as they are.
 
 use half::f16;
 
 use super::Memory;
-use super::matmul::{all_products, packing, write_row};
+use super::matmul::{all_matmuls, packing, write_row};
 use super::matmul_experts::{Part, parts};
 use crate::gpu::Dispatch;
 use crate::kernels::matmul::Operands;
@@ -33,11 +33,11 @@ pub(super) fn run_with(
     for Part { quads, words, rows } in parts(dispatch, memory, &packing) {
         let own: Vec<f32> =
             rows.iter().flat_map(|row| &x[row / used * width..][..width]).copied().collect();
-        let products = all_products(memory, &packing, quads, words, &own, rows.len());
+        let matmuls = all_matmuls(memory, &packing, quads, words, &own, rows.len());
         memory.update(y, |_, y| {
             for (column, row) in rows.iter().enumerate() {
                 let value = |of_w: usize| {
-                    products[of_w * rows.len() + column] * factors[row / used]
+                    matmuls[of_w * rows.len() + column] * factors[row / used]
                         + bias.as_ref().map_or(0.0, |bias| bias[of_w])
                 };
                 write_row(y, *row, dispatch, &params.matmul, value);

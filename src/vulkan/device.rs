@@ -21,7 +21,7 @@ fn extensions(chosen: &Candidate) -> Vec<*const c_char> {
         (chosen.subgroup_size_control && before_13, ext::subgroup_size_control::NAME),
         (chosen.device_fault, ext::device_fault::NAME),
         (chosen.executable_info, khr::pipeline_executable_properties::NAME),
-        (capabilities.byte_products && before_13, khr::shader_integer_dot_product::NAME),
+        (capabilities.int8_matmuls && before_13, khr::shader_integer_dot_product::NAME),
         (capabilities.matrix_units.is_some(), khr::cooperative_matrix::NAME),
     ];
     wanted.iter().filter(|(in_use, _)| *in_use).map(|(_, name)| name.as_ptr()).collect()
@@ -92,7 +92,7 @@ impl Device {
         if chosen.executable_info {
             info = info.push_next(&mut executables);
         }
-        if capabilities.byte_products {
+        if capabilities.int8_matmuls {
             info = info.push_next(&mut dot);
         }
         if has_matrices {

@@ -126,8 +126,8 @@ struct Facts {
     size_control: vk::PhysicalDeviceSubgroupSizeControlProperties<'static>,
     /// Largest buffer; 0 where the driver does not say.
     buffer_bytes_max: u64,
-    /// Products of packed signed bytes are accelerated.
-    byte_products_fast: bool,
+    /// Matmuls of packed signed bytes are accelerated.
+    int8_dot_accelerated: bool,
     pci_address: Option<(u32, u32, u32, u32)>,
     features: Features,
     memory: vk::PhysicalDeviceMemoryProperties,
@@ -179,7 +179,7 @@ impl Facts {
         features.memory_priority &= has(ext::memory_priority::NAME);
         features.device_fault &= has(ext::device_fault::NAME);
         features.executable_info &= has(khr::pipeline_executable_properties::NAME);
-        features.byte_products &= has_dot;
+        features.int8_matmuls &= has_dot;
         features.matrices &= has(khr::cooperative_matrix::NAME);
         let address = (pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function);
         Ok(Self {
@@ -192,7 +192,7 @@ impl Facts {
                 ..size_control
             },
             buffer_bytes_max: maintenance4.max_buffer_size,
-            byte_products_fast: dot.integer_dot_product4x8_bit_packed_signed_accelerated
+            int8_dot_accelerated: dot.integer_dot_product4x8_bit_packed_signed_accelerated
                 == vk::TRUE,
             pci_address: has_pci.then_some(address),
             features,
@@ -234,8 +234,8 @@ impl Facts {
             shared_bytes_max: limits.max_compute_shared_memory_size,
             storage_16bit: self.features.storage_16bit,
             half_arithmetic: self.features.half_arithmetic,
-            byte_products: self.features.byte_products,
-            byte_products_fast: self.byte_products_fast,
+            int8_matmuls: self.features.int8_matmuls,
+            int8_dot_accelerated: self.int8_dot_accelerated,
             matrix_units: None,
             buffer_pointers: self.features.buffer_address,
             uniform_loads: self.loads_uniformly(),
@@ -278,7 +278,7 @@ struct Features {
     executable_info: bool,
     buffer_address: bool,
     half_arithmetic: bool,
-    byte_products: bool,
+    int8_matmuls: bool,
     /// Cooperative matrices, and the memory model that their shaders are written for.
     matrices: bool,
 }
@@ -318,7 +318,7 @@ impl Features {
             device_fault: fault.device_fault == vk::TRUE,
             executable_info: executables.pipeline_executable_info == vk::TRUE,
             buffer_address: v12.buffer_device_address == vk::TRUE,
-            byte_products: dot.shader_integer_dot_product == vk::TRUE,
+            int8_matmuls: dot.shader_integer_dot_product == vk::TRUE,
             half_arithmetic: v12.shader_float16 == vk::TRUE,
             matrices: matrices.cooperative_matrix == vk::TRUE
                 && v12.vulkan_memory_model == vk::TRUE

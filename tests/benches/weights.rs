@@ -1,4 +1,4 @@
-//! Speed of one token's product with a matrix of each type, beside Q4_0's.
+//! Speed of one token's matmul with a matrix of each type, beside Q4_0's.
 //!
 //!     cargo bench --bench weights [-- ROWSxLENGTH] [TYPE...]
 //!
@@ -81,7 +81,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// One token's product with a random matrix.
+/// One token's matmul with a random matrix.
 fn prepare(
     executor: &mut VulkanExecutor,
     dtype: DType,
@@ -105,7 +105,7 @@ fn prepare(
     let x = random.floats(row_len as usize, -1.0, 1.0);
     let x = buffer(executor, bytemuck::cast_slice(&x));
     let y = buffer(executor, &vec![0; total_rows as usize * 4]);
-    let product = Matmul {
+    let matmul = Matmul {
         weights: &PackedMatrix { layout, sliced: packing.sliced, quads, words },
         x,
         x_stride: row_len,
@@ -120,7 +120,7 @@ fn prepare(
         workspace: None,
     };
     let mut recording = Recording::new();
-    matmul::record(&mut recording, &caps, &product);
+    matmul::record(&mut recording, &caps, &matmul);
     executor.prepare(&recording).unwrap()
 }
 

@@ -156,7 +156,7 @@ impl Driven {
         Self::load_with(executor, &file, &[], sizes)
     }
 
-    /// With products of narrower numbers than f32.
+    /// With matmuls of narrower numbers than f32.
     pub fn load_reduced_precision(
         executor: Box<dyn Executor>,
         path: &std::path::Path,

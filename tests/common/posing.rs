@@ -11,7 +11,7 @@ pub struct Posing {
 }
 
 impl Posing {
-    /// A GPU that has products of a tier, and no better one, which software drivers never take by
+    /// A GPU that has matmuls of a tier, and no better one, which software drivers never take by
     /// themselves. A GPU has no use for sliced weights.
     pub fn gpu(inner: Box<dyn Executor>, tier: Tier) -> Self {
         let mut capabilities = Capabilities {

@@ -30,8 +30,8 @@ fn dispatches_of(model: &Driven, tokens: u32, one_token_each: bool) -> Vec<Dispa
     recording.commands.into_iter().filter_map(dispatch).collect()
 }
 
-/// How many products of a step of `tokens` tokens are of a tier: plain ones, and with experts.
-pub fn products_of(model: &Driven, tier: Tier, tokens: u32) -> [usize; 2] {
+/// How many matmuls of a step of `tokens` tokens are of a tier: plain ones, and with experts.
+pub fn matmuls_of(model: &Driven, tier: Tier, tokens: u32) -> [usize; 2] {
     let mut counts = [0; 2];
     for dispatch in dispatches_of(model, tokens, true) {
         let name = dispatch.kernel.name;

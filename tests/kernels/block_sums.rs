@@ -11,8 +11,8 @@ use super::{Case, Kind};
 /// Relative to the sum of |x|: sums in another order.
 const TOLERANCE: f32 = 1e-6;
 
-/// A product of eight rows with x of `[tokens, x_stride]`, as one dispatch.
-fn product(
+/// A matmul of eight rows with x of `[tokens, x_stride]`, as one dispatch.
+fn matmul(
     case: &mut Case,
     row_len: u64,
     (x, x_stride, tokens): (BufferSlice, u64, u64),
@@ -51,11 +51,11 @@ fn rows_of_any_length_are_added_up_block_by_block() {
             let x = case.floats((tokens * x_stride) as usize);
             let gain = case.floats(row_len as usize);
             for norm in [None, Some((gain, 1e-5))] {
-                let product = product(&mut case, row_len, (x, x_stride, tokens), norm);
+                let product = matmul(&mut case, row_len, (x, x_stride, tokens), norm);
                 let workspace = case.garbage(block_sums::bytes(tokens, row_len) as usize / 4);
                 let summed = Summed::place(&product, workspace).expect("there is room");
                 assert_eq!(summed.x == x, norm.is_none());
-                let dispatch = block_sums::of_product(&case.caps, &product, &summed);
+                let dispatch = block_sums::of_matmul(&case.caps, &product, &summed);
                 case.recording.dispatch(dispatch);
                 let name = format!("{row_len}, {norm:?}");
                 let sums = (tokens * row_len / 8) as usize;
@@ -75,7 +75,7 @@ fn what_has_no_room_is_not_placed() {
     where_it_runs(|_, caps| {
         let mut case = Case::new(caps, 23);
         let (x, gain) = (case.floats(128), case.floats(64));
-        let product = product(&mut case, 64, (x, 64, 2), Some((gain, 1e-5)));
+        let product = matmul(&mut case, 64, (x, 64, 2), Some((gain, 1e-5)));
         let mut workspace = case.garbage(block_sums::bytes(2, 64) as usize / 4);
         assert!(Summed::place(&product, workspace).is_some());
         workspace.bytes = block_sums::bytes(2, 64) - 4;

@@ -12,12 +12,12 @@ use crate::device;
 /// into their weights. Epilogues with a gate multiply two such sums.
 pub(super) const TOLERANCE: f32 = 5e-7;
 
-/// The same for products in f16: weights that are rounded or cut off to it, and in the tier without
-/// f32 sums, sums of 16 products. One product left out of a row makes ten times as much.
+/// The same for matmuls in f16: weights that are rounded or cut off to it, and in the tier without
+/// f32 sums, sums of 16 matmuls. One matmul left out of a row makes ten times as much.
 const TOLERANCE_MATRIX: f32 = 2e-4;
 const TOLERANCE_HALF: f32 = 4e-4;
 
-/// And for products of bytes, of which the twin has the same: scales and zero points apart.
+/// And for matmuls of bytes, of which the twin has the same: scales and zero points apart.
 const TOLERANCE_BYTES: f32 = 1e-6;
 
 /// That of a shape, or of the one chosen without any.
@@ -38,11 +38,11 @@ pub(super) const NORM_MAX: f32 = 2.0;
 pub(super) const ROW_LEN_BLOCKS: u64 = 96;
 pub(super) const ROW_LEN_K: u64 = 512;
 
-/// Factor of the products, and soft cap.
+/// Factor of the matmuls, and soft cap.
 const SCALE: f32 = 0.75;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Product {
+pub(super) struct MatmulCase {
     pub dtype: DType,
     pub rows: u64,
     pub row_len: u64,
@@ -55,8 +55,8 @@ pub(super) struct Product {
     pub slices: bool,
 }
 
-impl Product {
-    /// A plain product whose rows fill neither their last group nor their last tile.
+impl MatmulCase {
+    /// A plain matmul whose rows fill neither their last group nor their last tile.
     pub(super) fn of(dtype: DType, lanes: u32, tokens: u32) -> Self {
         let row_len = if dtype.block_len() == 256 { ROW_LEN_K } else { ROW_LEN_BLOCKS };
         let rows = u64::from(5 * lanes - lanes / 2);
@@ -84,7 +84,7 @@ impl Product {
         let tokens = self.tokens as usize;
         let matrix = case.matrix(self.dtype, self.rows, self.row_len);
         let rows = if self.epilogue.is_glu() { self.rows / 2 } else { self.rows } as usize;
-        // Rows of x and y are wider than the product, with garbage in the gaps.
+        // Rows of x and y are wider than the matmul, with garbage in the gaps.
         let (x_stride, y_stride, y_offset) = (self.row_len as usize + 32, rows + 5, 3);
         let mut x = vec![f32::NAN; x_stride * tokens];
         for row in x.chunks_exact_mut(x_stride) {
@@ -159,7 +159,7 @@ pub(super) fn check(
     executor: &mut dyn Executor,
     caps: &Capabilities,
     seed: u64,
-    products: &[Product],
+    products: &[MatmulCase],
 ) -> Vec<Vec<f32>> {
     let mut case = Case::new(caps, seed);
     products.iter().for_each(|product| product.add(&mut case));
@@ -167,12 +167,12 @@ pub(super) fn check(
 }
 
 #[test]
-fn products_of_every_type_equal_the_twins() {
+fn matmuls_of_every_type_equal_the_twins() {
     on_all_variants(|executor, caps| {
         for dtype in DType::ALL {
-            let [one, some] = [1, 17].map(|tokens| Product::of(dtype, caps.lanes, tokens));
-            let one = Product { norm: true, ..one.with(Epilogue::SwiGlu, caps.lanes) };
-            check(executor, caps, 1, &[one, Product { bias: true, norm: true, ..some }]);
+            let [one, some] = [1, 17].map(|tokens| MatmulCase::of(dtype, caps.lanes, tokens));
+            let one = MatmulCase { norm: true, ..one.with(Epilogue::SwiGlu, caps.lanes) };
+            check(executor, caps, 1, &[one, MatmulCase { bias: true, norm: true, ..some }]);
         }
     });
 }
@@ -190,15 +190,15 @@ const KINDS: [DType; 8] = [
 ];
 
 #[test]
-fn products_of_every_kind_of_type_equal_the_twins_in_other_shapes() {
+fn matmuls_of_every_kind_of_type_equal_the_twins_in_other_shapes() {
     on_all_variants(|executor, caps| {
         let mut products = Vec::new();
         for dtype in KINDS {
-            let [two, some] = [2, 17].map(|tokens| Product::of(dtype, caps.lanes, tokens));
+            let [two, some] = [2, 17].map(|tokens| MatmulCase::of(dtype, caps.lanes, tokens));
             products.extend([
                 two.with(Epilogue::Residual, caps.lanes),
-                Product { bias: true, norm: true, row_len: 256, ..some },
-                Product { bias: true, norm: true, tokens: 3, ..some },
+                MatmulCase { bias: true, norm: true, row_len: 256, ..some },
+                MatmulCase { bias: true, norm: true, tokens: 3, ..some },
             ]);
         }
         check(executor, caps, 8, &products);
@@ -225,9 +225,9 @@ fn every_epilogue_works_for_every_number_of_tokens() {
         for epilogue in epilogues {
             for tokens in tokens.iter().copied() {
                 for norm in [false, true] {
-                    let product = Product::of(DType::Q4_1, lanes, tokens).with(epilogue, lanes);
+                    let product = MatmulCase::of(DType::Q4_1, lanes, tokens).with(epilogue, lanes);
                     let bias = !epilogue.is_glu() && norm;
-                    products.push(Product { norm, bias, ..product });
+                    products.push(MatmulCase { norm, bias, ..product });
                 }
             }
         }
@@ -249,10 +249,10 @@ fn shared_rows_and_wide_tiles_give_the_same() {
             for (index, (rows, tokens, split)) in shapes.into_iter().enumerate() {
                 let shape = Some(Shape::scalar(rows, tokens, split));
                 // A tile that is not full, and one behind it.
-                let product = Product { shape, ..Product::of(dtype, lanes, tokens + 1) };
+                let product = MatmulCase { shape, ..MatmulCase::of(dtype, lanes, tokens + 1) };
                 products.push(match index % 3 {
-                    0 => Product { norm: true, bias: true, ..product },
-                    1 => Product { norm: true, ..product.with(Epilogue::SwiGlu, lanes) },
+                    0 => MatmulCase { norm: true, bias: true, ..product },
+                    1 => MatmulCase { norm: true, ..product.with(Epilogue::SwiGlu, lanes) },
                     _ => product.with(Epilogue::Residual, lanes),
                 });
             }
@@ -266,11 +266,8 @@ fn more_rows_of_lanes_than_units_add_nothing() {
     on_all_variants(|executor, caps| {
         let lanes = caps.lanes;
         let shape = Some(Shape::scalar(2, 1, 8));
-        let products = [DType::F16, DType::Q4_0, DType::Q5_1, DType::Q5_K].map(|dtype| Product {
-            shape,
-            norm: true,
-            ..Product::of(dtype, lanes, 1)
-        });
+        let products = [DType::F16, DType::Q4_0, DType::Q5_1, DType::Q5_K]
+            .map(|dtype| MatmulCase { shape, norm: true, ..MatmulCase::of(dtype, lanes, 1) });
         check(executor, caps, 4, &products);
     });
 }
@@ -283,8 +280,11 @@ fn shapes_chosen_for_gpus_work() {
         let mut products = Vec::new();
         for dtype in [DType::BF16, DType::Q8_0] {
             for tokens in [1, 5] {
-                let product =
-                    Product { row_len: 1024, norm: true, ..Product::of(dtype, lanes, tokens) };
+                let product = MatmulCase {
+                    row_len: 1024,
+                    norm: true,
+                    ..MatmulCase::of(dtype, lanes, tokens)
+                };
                 let row_len = product.row_len;
                 let layout = hob::tensor::layout::Layout {
                     dtype,
@@ -294,7 +294,7 @@ fn shapes_chosen_for_gpus_work() {
                 };
                 let shape = Shape::choose(&gpu, &layout, tokens);
                 assert!(shape.split > 1, "few rows share K: {shape:?}");
-                products.push(Product { shape: Some(shape), ..product });
+                products.push(MatmulCase { shape: Some(shape), ..product });
             }
         }
         check(executor, caps, 5, &products);
@@ -308,9 +308,9 @@ fn matrices_larger_than_a_binding_are_cut_into_slices() {
         let rows = u64::from(38 * lanes);
         let mut products = Vec::new();
         for dtype in [DType::Q5_1, DType::Q6_K] {
-            let product = Product { rows, slices: true, ..Product::of(dtype, lanes, 2) };
-            products.push(Product { rows: rows - 3, bias: true, ..product });
-            products.push(Product { epilogue: Epilogue::GeGlu, ..product });
+            let product = MatmulCase { rows, slices: true, ..MatmulCase::of(dtype, lanes, 2) };
+            products.push(MatmulCase { rows: rows - 3, bias: true, ..product });
+            products.push(MatmulCase { epilogue: Epilogue::GeGlu, ..product });
         }
         check(executor, caps, 6, &products);
     });

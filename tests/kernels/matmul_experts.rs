@@ -16,7 +16,7 @@ const EXPERTS: u32 = 5;
 const USED: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
-struct Product {
+struct MatmulCase {
     dtype: DType,
     tokens: u32,
     listed: bool,
@@ -28,7 +28,7 @@ struct Product {
     slices: bool,
 }
 
-impl Product {
+impl MatmulCase {
     fn of(dtype: DType, tokens: u32, listed: bool) -> Self {
         let epilogue = Epilogue::Store;
         let (shares_x, norm) = (true, true);
@@ -120,7 +120,7 @@ fn experts_of_every_type_equal_the_twins() {
     on_all_variants(|executor, caps| {
         let mut case = Case::new(caps, 71);
         for dtype in DType::ALL {
-            Product::of(dtype, 9, true).add(&mut case);
+            MatmulCase::of(dtype, 9, true).add(&mut case);
         }
         case.check(executor);
     });
@@ -132,11 +132,11 @@ fn experts_gate_slice_and_share_rows() {
         let mut case = Case::new(caps, 72);
         for dtype in [DType::F32, DType::Q6_K] {
             for listed in [false, true] {
-                let product = Product::of(dtype, 3, listed);
+                let product = MatmulCase::of(dtype, 3, listed);
                 let shape = Some(Shape::scalar(2, if listed { 4 } else { 1 }, 2));
-                Product { epilogue: Epilogue::SwiGlu, ..product }.add(&mut case);
-                Product { shares_x: false, norm: false, shape, ..product }.add(&mut case);
-                Product { slices: true, epilogue: Epilogue::GeGlu, ..product }.add(&mut case);
+                MatmulCase { epilogue: Epilogue::SwiGlu, ..product }.add(&mut case);
+                MatmulCase { shares_x: false, norm: false, shape, ..product }.add(&mut case);
+                MatmulCase { slices: true, epilogue: Epilogue::GeGlu, ..product }.add(&mut case);
             }
         }
         case.check(executor);
@@ -149,7 +149,7 @@ fn a_routes_result_is_the_same_alone_and_listed() {
         for dtype in [DType::Q5_0, DType::Q4_K] {
             let [each, listed] = [false, true].map(|listed| {
                 let mut case = Case::new(caps, 73);
-                Product::of(dtype, 11, listed).add(&mut case);
+                MatmulCase::of(dtype, 11, listed).add(&mut case);
                 bits(&case.check(executor)[0])
             });
             assert!(each == listed, "{dtype}: bits differ");
@@ -159,19 +159,19 @@ fn a_routes_result_is_the_same_alone_and_listed() {
 
 /// Lists of tiles of some sizes: one that holds more routes than a tile has columns, others that do
 /// not fill it, and an empty one.
-fn tiled(dtype: DType, shape: Shape) -> [Product; 3] {
-    let product = Product { norm: false, shape: Some(shape), ..Product::of(dtype, 26, true) };
+fn tiled(dtype: DType, shape: Shape) -> [MatmulCase; 3] {
+    let product = MatmulCase { norm: false, shape: Some(shape), ..MatmulCase::of(dtype, 26, true) };
     [
-        Product { norm: true, epilogue: Epilogue::SwiGlu, ..product },
-        Product { slices: true, shares_x: false, ..product },
-        Product { tokens: 1, ..product },
+        MatmulCase { norm: true, epilogue: Epilogue::SwiGlu, ..product },
+        MatmulCase { slices: true, shares_x: false, ..product },
+        MatmulCase { tokens: 1, ..product },
     ]
 }
 
 #[test]
 fn experts_lists_equal_the_twins_in_every_tier() {
     for_each_tier(|executor, caps, tier| {
-        // Types are unpacked as for plain products. As few and small as can be without matrix
+        // Types are unpacked as for plain matmuls. As few and small as can be without matrix
         // units: unrolled loops take drivers long to compile.
         let shapes = match tier {
             Tier::Matrix => [tile(caps, tier, 2, 16), tile(caps, tier, 4, 32)],
@@ -199,8 +199,8 @@ fn a_routes_result_in_a_tier_is_the_same_whatever_else_is_in_its_list() {
         let [some, many] = [11, 30].map(|tokens| {
             let mut case = Case::new(caps, 76);
             let shape = Some(tile(caps, tier, 2, 16));
-            let product = Product::of(DType::Q4_K, tokens, true);
-            let product = Product { shape, norm: false, ..product };
+            let product = MatmulCase::of(DType::Q4_K, tokens, true);
+            let product = MatmulCase { shape, norm: false, ..product };
             product.add(&mut case);
             case.check(executor).remove(0)
         });

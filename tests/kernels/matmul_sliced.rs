@@ -5,7 +5,7 @@ use hob::kernels::block_sums;
 use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
 use hob::tensor::{DType, sliced};
 
-use super::matmul::{NORM_MAX, Product, TOLERANCE, check};
+use super::matmul::{MatmulCase, NORM_MAX, TOLERANCE, check};
 use super::{Case, Kind, on_both_variants};
 
 /// Runs `body` on devices that have their weights sliced: no other ever runs the kernel.
@@ -25,21 +25,23 @@ fn summed(columns: u32) -> Shape {
 }
 
 #[test]
-fn sliced_products_of_every_type_equal_the_twins() {
+fn sliced_matmuls_of_every_type_equal_the_twins() {
     where_it_runs(|executor, caps| {
         let mut products = Vec::new();
         for dtype in DType::ALL {
             let row_len = sliced::unit(dtype).0 as u64;
-            let [one, two, some] = [1, 2, 17]
-                .map(|tokens| Product { row_len: 3 * row_len, ..Product::of(dtype, 8, tokens) });
+            let [one, two, some] = [1, 2, 17].map(|tokens| MatmulCase {
+                row_len: 3 * row_len,
+                ..MatmulCase::of(dtype, 8, tokens)
+            });
             products.extend([
-                Product { norm: true, ..one.with(Epilogue::SwiGlu, 8) },
+                MatmulCase { norm: true, ..one.with(Epilogue::SwiGlu, 8) },
                 two.with(Epilogue::Residual, 8),
-                Product { norm: true, tokens: 2, ..one },
-                Product { bias: true, norm: true, row_len, ..some },
-                Product { bias: true, norm: true, tokens: 3, ..some },
-                Product { norm: true, shape: Some(summed(8)), ..some },
-                Product { shape: Some(summed(1)), ..one },
+                MatmulCase { norm: true, tokens: 2, ..one },
+                MatmulCase { bias: true, norm: true, row_len, ..some },
+                MatmulCase { bias: true, norm: true, tokens: 3, ..some },
+                MatmulCase { norm: true, shape: Some(summed(8)), ..some },
+                MatmulCase { shape: Some(summed(1)), ..one },
             ]);
         }
         check(executor, caps, 1, &products);
@@ -47,7 +49,7 @@ fn sliced_products_of_every_type_equal_the_twins() {
 }
 
 #[test]
-fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
+fn sliced_matmuls_have_every_epilogue_for_every_number_of_tokens() {
     where_it_runs(|executor, caps| {
         let epilogues = [
             Epilogue::Store,
@@ -61,10 +63,10 @@ fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
         for epilogue in epilogues {
             for tokens in [1, 2, 3, 4, 5] {
                 for norm in [false, true] {
-                    let product = Product::of(DType::Q5_1, 8, tokens).with(epilogue, 8);
+                    let product = MatmulCase::of(DType::Q5_1, 8, tokens).with(epilogue, 8);
                     let bias = !epilogue.is_glu() && norm;
                     let shape = (tokens == 5).then(|| summed(4));
-                    products.push(Product { norm, bias, shape, ..product });
+                    products.push(MatmulCase { norm, bias, shape, ..product });
                 }
             }
         }
@@ -73,13 +75,13 @@ fn sliced_products_have_every_epilogue_for_every_number_of_tokens() {
 }
 
 #[test]
-fn sliced_products_have_tiles_of_every_number_of_tokens() {
+fn sliced_matmuls_have_tiles_of_every_number_of_tokens() {
     where_it_runs(|executor, caps| {
-        let products: Vec<Product> = (1..=18)
-            .map(|tokens| Product {
+        let products: Vec<MatmulCase> = (1..=18)
+            .map(|tokens| MatmulCase {
                 norm: true,
                 shape: Some(summed(8)),
-                ..Product::of(DType::Q6_K, 8, tokens)
+                ..MatmulCase::of(DType::Q6_K, 8, tokens)
             })
             .collect();
         check(executor, caps, 4, &products);
@@ -91,17 +93,17 @@ fn sliced_matrices_larger_than_a_binding_are_cut() {
     where_it_runs(|executor, caps| {
         let mut products = Vec::new();
         for dtype in [DType::Q5_1, DType::Q6_K] {
-            let product = Product { rows: 304, slices: true, ..Product::of(dtype, 8, 2) };
-            products.push(Product { rows: 301, bias: true, ..product });
-            products.push(Product { epilogue: Epilogue::GeGlu, ..product });
-            products.push(Product { norm: true, shape: Some(summed(2)), ..product });
+            let product = MatmulCase { rows: 304, slices: true, ..MatmulCase::of(dtype, 8, 2) };
+            products.push(MatmulCase { rows: 301, bias: true, ..product });
+            products.push(MatmulCase { epilogue: Epilogue::GeGlu, ..product });
+            products.push(MatmulCase { norm: true, shape: Some(summed(2)), ..product });
         }
         check(executor, caps, 3, &products);
     });
 }
 
 #[test]
-fn a_token_of_a_sliced_product_has_one_result_whatever_else_is_in_the_batch() {
+fn a_token_of_a_sliced_matmul_has_one_result_whatever_else_is_in_the_batch() {
     const TOKENS: u64 = 9;
     const ROWS: u64 = 56;
     where_it_runs(|executor, caps| {

@@ -5,7 +5,7 @@ use hob::kernels::matmul::{Epilogue, Shape, Tier};
 use hob::kernels::matmul_tiled;
 use hob::tensor::DType;
 
-use super::matmul::{Product, UNITS, check};
+use super::matmul::{MatmulCase, UNITS, check};
 use super::on_both_variants;
 
 /// Runs `body` for each tier that the device offers, with interleaved weights.
@@ -42,10 +42,11 @@ fn tiles_of_every_type_equal_the_twins() {
             Tier::Matrix => (small, DType::ALL.to_vec()),
             _ => (Shape { split: 16, ..small }, UNITS.to_vec()),
         };
-        let products: Vec<Product> = (types.into_iter().enumerate())
+        let products: Vec<MatmulCase> = (types.into_iter().enumerate())
             .map(|(index, dtype)| {
-                let product = Product { shape: Some(shape), ..Product::of(dtype, caps.lanes, 17) };
-                Product { norm: index % 2 == 0, bias: index % 3 == 0, ..product }
+                let product =
+                    MatmulCase { shape: Some(shape), ..MatmulCase::of(dtype, caps.lanes, 17) };
+                MatmulCase { norm: index % 2 == 0, bias: index % 3 == 0, ..product }
             })
             .collect();
         check(executor, caps, 31, &products);
@@ -63,10 +64,11 @@ fn tiles_of_all_sizes_take_any_number_of_tokens() {
         let mut products = Vec::new();
         for (index, tokens) in [1, 15, 16, 17, 33, 64].into_iter().enumerate() {
             for (shape, epilogue) in [kinds[index % 3], kinds[(index + 1) % 3]] {
-                let product = Product::of(DType::Q4_1, caps.lanes, tokens);
-                let product = Product { shape: Some(shape), ..product }.with(epilogue, caps.lanes);
+                let product = MatmulCase::of(DType::Q4_1, caps.lanes, tokens);
+                let product =
+                    MatmulCase { shape: Some(shape), ..product }.with(epilogue, caps.lanes);
                 let bias = epilogue == Epilogue::Store;
-                products.push(Product { bias, norm: index % 2 == 1, ..product });
+                products.push(MatmulCase { bias, norm: index % 2 == 1, ..product });
             }
         }
         check(executor, caps, 32, &products);
@@ -76,11 +78,11 @@ fn tiles_of_all_sizes_take_any_number_of_tokens() {
 #[test]
 fn a_column_of_tiles_has_one_result_whatever_else_is_in_them() {
     for_each_tier(|executor, caps, tier| {
-        let product = Product { norm: true, ..Product::of(DType::Q4_1, caps.lanes, 40) };
+        let product = MatmulCase { norm: true, ..MatmulCase::of(DType::Q4_1, caps.lanes, 40) };
         let shape = |rows, tokens| Some(tile(caps, tier, rows, tokens));
         let products = [
-            Product { shape: shape(2, 16), ..product },
-            Product { shape: shape(4, 32), ..product },
+            MatmulCase { shape: shape(2, 16), ..product },
+            MatmulCase { shape: shape(4, 32), ..product },
         ];
         // One seed each: the same weights, and the same rows of x.
         let found = products.map(|product| check(executor, caps, 33, &[product]).remove(0));

@@ -58,8 +58,7 @@ fn rows_of_any_size_are_narrowed_to_the_nearest_halves_and_bytes() {
                     factors: case.garbage(tokens as usize),
                 };
                 for split in [1, 2] {
-                    let mut dispatch =
-                        quantize_x::of_product(&case.caps, product, tier, &quantized);
+                    let mut dispatch = quantize_x::of_matmul(&case.caps, product, tier, &quantized);
                     dispatch.spec[1] = split;
                     case.recording.dispatch(dispatch);
                 }

@@ -33,9 +33,9 @@ const DTYPES: [DType; 11] = [
     DType::Q6_K,
 ];
 
-/// Columns, rows, whether x is normalised, and the epilogue of products: those of a small model,
+/// Columns, rows, whether x is normalised, and the epilogue of matmuls: those of a small model,
 /// where several rows of lanes share K, and those of an 8B model, where none do.
-const PRODUCTS: [(u64, u64, bool, Epilogue); 8] = [
+const MATMULS: [(u64, u64, bool, Epilogue); 8] = [
     (512, 1024, true, Epilogue::Store),
     (512, 512, false, Epilogue::Residual),
     (512, 2048, true, Epilogue::SwiGlu),
@@ -46,7 +46,7 @@ const PRODUCTS: [(u64, u64, bool, Epilogue); 8] = [
     (4096, 28672, true, Epilogue::GeGlu),
 ];
 
-/// Tokens of a step: those that the shapes of products tell apart.
+/// Tokens of a step: those that the shapes of matmuls tell apart.
 const TOKENS: [u32; 4] = [1, 2, 4, 64];
 
 /// Query heads, heads of keys and values, and dimensions of a head: SmolLM2, Gemma 3, Llama 3,
@@ -62,7 +62,7 @@ fn slice(buffer: u32) -> BufferSlice {
 pub(super) fn record(caps: &Capabilities) -> Recording {
     let mut recording = Recording::new();
     for dtype in DTYPES {
-        products(&mut recording, caps, dtype);
+        matmuls(&mut recording, caps, dtype);
         experts(&mut recording, caps, dtype);
         let layout = layout(caps, dtype, 512, 1024);
         let table = PackedMatrix {
@@ -93,8 +93,8 @@ fn layout(caps: &Capabilities, dtype: DType, columns: u64, rows: u64) -> Layout 
     Layout { dtype, rows, row_len: columns, lanes: u64::from(caps.lanes) }
 }
 
-fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
-    for (columns, rows, norm, epilogue) in PRODUCTS {
+fn matmuls(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
+    for (columns, rows, norm, epilogue) in MATMULS {
         let layout = layout(caps, dtype, columns, rows);
         let weights = PackedMatrix {
             layout,
@@ -129,14 +129,14 @@ fn products(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
     }
 }
 
-/// Every shape that tiles of a product in f32 may have.
+/// Every shape that tiles of a matmul in f32 may have.
 fn tiles(caps: &Capabilities, plain: &Recording) -> Vec<Shape> {
-    let Some(Command::Dispatch(product)) = plain.commands.first() else { return Vec::new() };
-    let of_tier = |tier| matmul_tiled::shapes(caps, product, tier);
+    let Some(Command::Dispatch(matmul)) = plain.commands.first() else { return Vec::new() };
+    let of_tier = |tier| matmul_tiled::shapes(caps, matmul, tier);
     matmul_tiled::REDUCED_TIERS.into_iter().flat_map(of_tier).collect()
 }
 
-/// A mixture's up and down products, for one token and for many.
+/// A mixture's up and down matmuls, for one token and for many.
 fn experts(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
     for (columns, rows, norm, epilogue) in
         [(2048, 1536, true, Epilogue::SwiGlu), (768, 2048, false, Epilogue::Store)]

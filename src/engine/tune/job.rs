@@ -23,8 +23,8 @@ const RUNS_TIME_MAX: Duration = Duration::from_millis(50);
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub(super) enum Waiting {
-    /// A product in f32, over the model's own buffers.
-    Product(Dispatch),
+    /// A matmul in f32, over the model's own buffers.
+    Matmul(Dispatch),
     /// Attention.
     Attention(Heads),
 }
@@ -32,7 +32,7 @@ pub(super) enum Waiting {
 /// What is being measured, and with what.
 #[derive(Debug)]
 enum Subject {
-    Product {
+    Matmul {
         dispatch: Dispatch,
         /// Room for what is made of x before, where it may be.
         workspace: Option<BufferSlice>,
@@ -50,7 +50,7 @@ impl Subject {
     /// A small version in a shape.
     fn probe(&self, caps: &Capabilities, shape: AnyShape) -> Probe {
         match (self, shape) {
-            (Self::Product { probe, probe_workspace, .. }, AnyShape::Product(shape)) => {
+            (Self::Matmul { probe, probe_workspace, .. }, AnyShape::Matmul(shape)) => {
                 probe.with(reshaped(caps, probe.dispatch(), shape, *probe_workspace))
             }
             (Self::Attention { checked, .. }, AnyShape::Attention(tile)) => {
@@ -64,7 +64,7 @@ impl Subject {
     fn time(&self, executor: &mut dyn Executor, shape: AnyShape) -> Result<f64, DeviceError> {
         let caps = executor.capabilities();
         match (self, shape) {
-            (Self::Product { dispatch, workspace, .. }, AnyShape::Product(shape)) => {
+            (Self::Matmul { dispatch, workspace, .. }, AnyShape::Matmul(shape)) => {
                 let mut recording = Recording::new();
                 let dispatches = reshaped(caps, dispatch, shape, *workspace);
                 dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));
@@ -81,9 +81,9 @@ impl Subject {
 
     fn kernel_and_size(&self, caps: &Capabilities) -> Option<(&'static str, WorkSize)> {
         match self {
-            Self::Product { dispatch, .. } => {
+            Self::Matmul { dispatch, .. } => {
                 let (kernel, [rows, row_len, tokens]) = work_of(dispatch)?;
-                Some((kernel, WorkSize::Product { rows, row_len, tokens }))
+                Some((kernel, WorkSize::Matmul { rows, row_len, tokens }))
             }
             Self::Attention { heads, .. } => Some((heads.kernel(caps), heads.size())),
         }
@@ -109,7 +109,7 @@ impl Job {
         waiting: Waiting,
     ) -> Result<Option<Self>, DeviceError> {
         let (subject, default, left) = match waiting {
-            Waiting::Product(dispatch) => product(runner, options.numerics, dispatch)?,
+            Waiting::Matmul(dispatch) => matmul(runner, options.numerics, dispatch)?,
             Waiting::Attention(heads) => {
                 let caps = runner.executor().capabilities();
                 let (rule, others) = heads.tiles(caps);
@@ -187,8 +187,8 @@ impl Job {
     }
 }
 
-/// A product with what it is probed with, its default, and the other shapes.
-fn product(
+/// A matmul with what it is probed with, its default, and the other shapes.
+fn matmul(
     runner: &mut Runner,
     numerics: Numerics,
     dispatch: Dispatch,
@@ -207,17 +207,17 @@ fn product(
         probe.set(bound.expect("they are bound"), &words);
     }
     let probe_workspace = workspace.map(|workspace| probe.add_workspace(workspace.bytes));
-    let default = AnyShape::Product(shape_of(&dispatch));
+    let default = AnyShape::Matmul(shape_of(&dispatch));
     let other_orders = numerics == Numerics::Fastest;
     let mut left = candidates(executor.capabilities(), &dispatch, other_orders);
     left.retain(|shape: &Shape| shape.tier == Tier::Scalar || workspace.is_some());
-    let left = left.into_iter().map(AnyShape::Product).collect();
-    Ok((Subject::Product { dispatch, workspace, probe, probe_workspace }, default, left))
+    let left = left.into_iter().map(AnyShape::Matmul).collect();
+    Ok((Subject::Matmul { dispatch, workspace, probe, probe_workspace }, default, left))
 }
 
-/// Whatever step ran last has left other routes to a product's experts.
-fn spread_routes(executor: &mut dyn Executor, product: &Dispatch) -> Result<(), DeviceError> {
-    let Some((slice, words)) = even_routes(product) else { return Ok(()) };
+/// Whatever step ran last has left other routes to a matmul's experts.
+fn spread_routes(executor: &mut dyn Executor, matmul: &Dispatch) -> Result<(), DeviceError> {
+    let Some((slice, words)) = even_routes(matmul) else { return Ok(()) };
     let bytes: &[u8] = bytemuck::cast_slice(&words);
     executor.write(slice.buffer, slice.offset, bytes.len(), &mut |out| out.copy_from_slice(bytes))
 }
