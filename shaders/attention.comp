@@ -21,16 +21,16 @@
 // Binding 7  partials  f32 [tiles, kv_heads * head_parts, splits, ROWS, PARTIAL], with SPLIT_GRID
 // Binding 8  done      u32 [tiles, kv_heads * head_parts], with SPLIT_GRID: zeroes before and after
 // Needs      HEAD_DIM a multiple of 8; subgroup shuffle and broadcast with SUBGROUPS=1; LANES = 8
-//            and buffer addresses with TOGETHER=1
+//            and buffer addresses with COOPERATIVE=1
 // Numerics   f32; within 1e-5 of the twin
 //
 // Variant attention: SUBGROUPS=1
 // Variant attention_shared: SUBGROUPS=0
-// Variant attention_together: SUBGROUPS=1 TOGETHER=1
+// Variant attention_cooperative: SUBGROUPS=1 COOPERATIVE=1
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#if TOGETHER
+#if COOPERATIVE
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #endif
@@ -48,8 +48,8 @@ layout(constant_id = 8) const uint CAUSAL = 1; // 0: a token sees those behind i
 layout(constant_id = 9) const uint SPLIT_GRID = 0;
 
 layout(push_constant) uniform Params {
-    uvec2 kv_address; // with TOGETHER
-    uvec2 q_address;  // with TOGETHER
+    uvec2 kv_address; // with COOPERATIVE
+    uvec2 q_address;  // with COOPERATIVE
     uint heads;
     uint kv_heads;
     uint head_parts;   // workgroups that share the query heads of a kv head
@@ -88,10 +88,10 @@ const float LOWEST = -1e30;
 // Drivers load push constants where they are named, and check each: hoisted by hand.
 uint kv_head_count;
 uint kv_head;
-#if TOGETHER
+#if COOPERATIVE
 uvec2 kv_base;
 uvec2 q_base;
-#include "attend_together.glsl"
+#include "attend_cooperative.glsl"
 #else
 #include "attend_lanes.glsl"
 #endif
@@ -129,7 +129,7 @@ uint split_of(uint workgroup, uint workgroups) {
 }
 
 void main() {
-#if TOGETHER
+#if COOPERATIVE
     const uint lane = gl_SubgroupInvocationID;
 #else
     const uint lane = gl_LocalInvocationID.x;
@@ -142,7 +142,7 @@ void main() {
     const float cap = soft_cap;
     kv_head_count = kv_heads;
     kv_head = gl_WorkGroupID.y / parts;
-#if TOGETHER
+#if COOPERATIVE
     kv_base = kv_address;
     q_base = q_address;
 #endif
@@ -179,7 +179,7 @@ void main() {
     }
     take_queries(row_at);
 
-    // Loops end with their last turn: see page_of in attend_together.glsl.
+    // Loops end with their last turn: see page_of in attend_cooperative.glsl.
     do {
         float sums[ROWS][V_DIMS];
         Softmax part[ROWS];

@@ -106,13 +106,13 @@ impl Capabilities {
     /// Whether matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.
     #[must_use]
     pub fn slices_weights(&self) -> bool {
-        self.loads_together()
+        self.prefers_cooperative_loads()
     }
 
     /// Whether lanes had better load together, what all want and what is side by side, than each by
     /// itself.
     #[must_use]
-    pub fn loads_together(&self) -> bool {
+    pub fn prefers_cooperative_loads(&self) -> bool {
         self.uniform_loads && self.buffer_pointers && self.subgroup_ops && self.lanes == 8
     }
 

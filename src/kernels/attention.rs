@@ -74,7 +74,7 @@ impl Shape {
     pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32, one_token_each: bool) -> Self {
         let values = if caps.is_cpu() { 64 * caps.lanes } else { 1024 };
         // Lanes that load together wait for memory rather than for registers.
-        let rows_min = if caps.loads_together() { 4 } else { 1 };
+        let rows_min = if caps.prefers_cooperative_loads() { 4 } else { 1 };
         let rows_max = (values / head_dim).clamp(rows_min, 8);
         let parts = group.div_ceil(rows_max);
         let heads = group.div_ceil(parts);
@@ -158,7 +158,7 @@ pub fn record(
         recording.dispatch(attention_tiled::dispatch(caps, args, (shape, cut), tiles));
         return;
     }
-    let together = args.layout.key_words == 1;
+    let cooperative = args.layout.key_words == 1;
     let params = args.params(shape);
     let spec = vec![
         caps.lanes,
@@ -173,8 +173,8 @@ pub fn record(
         u32::from(shape.splits > 1),
     ];
     recording.dispatch(Dispatch {
-        kernel: match together {
-            true => &spirv::ATTENTION_TOGETHER,
+        kernel: match cooperative {
+            true => &spirv::ATTENTION_COOPERATIVE,
             false => by_subgroups(caps, &spirv::ATTENTION, &spirv::ATTENTION_SHARED),
         },
         spec,
@@ -190,7 +190,7 @@ pub fn record(
             args.partials.map_or(args.y, |partials| partials.done),
         ],
         push: bytemuck::bytes_of(&params).to_vec(),
-        pointers: if together { 2 } else { 0 },
+        pointers: if cooperative { 2 } else { 0 },
         groups: [tiles, args.layout.kv_heads * params.head_parts, shape.splits],
     });
 }

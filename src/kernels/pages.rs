@@ -103,8 +103,9 @@ impl PageLayout {
     #[must_use]
     pub fn new(caps: &Capabilities, kv_heads: u32, head_dim: u32, format: KvFormat) -> Self {
         assert!(format.holds(head_dim), "{} holds whole blocks alone", format.name());
-        let together = caps.loads_together() && !caps.avoids(&spirv::ATTENTION_TOGETHER);
-        Self { kv_heads, head_dim, format, key_words: if together { 1 } else { QUAD_WORDS } }
+        let cooperative =
+            caps.prefers_cooperative_loads() && !caps.avoids(&spirv::ATTENTION_COOPERATIVE);
+        Self { kv_heads, head_dim, format, key_words: if cooperative { 1 } else { QUAD_WORDS } }
     }
 
     /// The same pages as another device reads them best, or one on which kernels were found wrong.
