@@ -6,7 +6,7 @@ use super::forward::{Input, Step};
 use super::hyper::{HyperParams, Mlp};
 use super::layers::{Layer, Projection};
 use super::loader::{Arrangement, Loader, Part};
-use super::updates::Update;
+use super::lora_deltas::Update;
 use crate::gpu::Recording;
 use crate::kernels::PackedMatrix;
 use crate::kernels::glu::{self, Glu};
@@ -119,11 +119,11 @@ impl Step<'_> {
     pub(super) fn feed_forward(&self, recording: &mut Recording, layer: &Layer, input: Input) {
         match &layer.feed_forward {
             FeedForward::Dense(dense) => {
-                let updates = &layer.updates;
-                self.dense_hidden(recording, dense, input, &updates.gate_up);
+                let lora_deltas = &layer.lora_deltas;
+                self.dense_hidden(recording, dense, input, &lora_deltas.gate_up);
                 let hidden = self.model.scratch.hidden;
                 let after = layer.feed_forward_after;
-                self.join_stream(recording, (&dense.down, &updates.down), hidden, after);
+                self.join_stream(recording, (&dense.down, &lora_deltas.down), hidden, after);
             }
             FeedForward::Experts(experts) => {
                 assert!(layer.feed_forward_after.is_none(), "no family has both");
@@ -138,7 +138,7 @@ impl Step<'_> {
         recording: &mut Recording,
         dense: &Dense,
         input: Input,
-        updates: &[Update],
+        lora_deltas: &[Update],
     ) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let width = dense.width;
@@ -148,9 +148,9 @@ impl Step<'_> {
         match &dense.hidden {
             Hidden::Gated(matrix) => {
                 let projection = Projection { matrix: *matrix, bias: None, offset: 0 };
-                if self.uses(updates) {
+                if self.uses(lora_deltas) {
                     self.matmul(recording, &projection, input, both, Epilogue::Store);
-                    self.update(recording, updates, input, both, 1.0);
+                    self.update(recording, lora_deltas, input, both, 1.0);
                     let glu = Glu { group: matrix.layout.lanes, ..apart };
                     glu::record(recording, caps, &glu, self.shape.tokens);
                 } else {
@@ -165,7 +165,7 @@ impl Step<'_> {
                 for projection in projections {
                     self.matmul(recording, projection, input, both, Epilogue::Store);
                 }
-                self.update(recording, updates, input, both, 1.0);
+                self.update(recording, lora_deltas, input, both, 1.0);
                 glu::record(recording, caps, &apart, self.shape.tokens);
             }
         }

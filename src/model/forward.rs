@@ -3,8 +3,8 @@
 use super::Model;
 use super::hyper::{Logits, NormKind, QkNorm, Residual};
 use super::layers::{Head, Layer, Norm, Projection, Reads};
+use super::lora_deltas::Update;
 use super::scratch::Inputs;
-use super::updates::Update;
 use crate::gpu::{BufferSlice, Recording};
 use crate::kernels::attention::{self, Attention};
 use crate::kernels::attention_tiled;
@@ -176,7 +176,7 @@ impl Step<'_> {
         let attention_input = self.input(recording, layer.attention_reads);
         self.attention(recording, layer, index, attention_input);
         let join_attention = |recording: &mut Recording| {
-            let out = (&layer.attention_out, &layer.updates.attention_out[..]);
+            let out = (&layer.attention_out, &layer.lora_deltas.attention_out[..]);
             self.join_stream(recording, out, attended, layer.attention_after);
         };
         let parallel =
@@ -262,7 +262,7 @@ impl Step<'_> {
     pub(super) fn join_stream(
         &self,
         recording: &mut Recording,
-        (projection, updates): (&Projection, &[Update]),
+        (projection, lora_deltas): (&Projection, &[Update]),
         x: BufferSlice,
         after: Option<Norm>,
     ) {
@@ -272,7 +272,7 @@ impl Step<'_> {
         let Some(norm) = after.filter(|_| !sum_first) else {
             let stream = (scratch.stream, width);
             self.matmul(recording, projection, Input::bare(x), stream, Epilogue::Residual);
-            self.update(recording, updates, Input::bare(x), stream, hyper.residual_factor);
+            self.update(recording, lora_deltas, Input::bare(x), stream, hyper.residual_factor);
             if let Some(norm) = after {
                 self.norm_stream(recording, norm);
             }
@@ -281,7 +281,7 @@ impl Step<'_> {
         assert!(norm.kind == NormKind::Rms && hyper.residual_factor == 1.0, "no family has both");
         let block = (scratch.block, width);
         self.matmul(recording, projection, Input::bare(x), block, Epilogue::Store);
-        self.update(recording, updates, Input::bare(x), block, 1.0);
+        self.update(recording, lora_deltas, Input::bare(x), block, 1.0);
         let norm = RmsNorm {
             x: scratch.block,
             gain: norm.gain,
@@ -307,7 +307,7 @@ impl Step<'_> {
         for projection in &layer.qkv {
             self.matmul(recording, projection, input, (scratch.qkv, qkv_width), Epilogue::Store);
         }
-        self.update(recording, &layer.updates.qkv, input, (scratch.qkv, qkv_width), 1.0);
+        self.update(recording, &layer.lora_deltas.qkv, input, (scratch.qkv, qkv_width), 1.0);
         let post = QkvPost {
             heads: hyper.heads,
             layout,

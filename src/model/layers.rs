@@ -4,7 +4,7 @@ use super::ModelLoadError;
 use super::feed_forward::FeedForward;
 use super::hyper::{HyperParams, NormKind, QkNorm, Residual};
 use super::loader::{Arrangement, Loader, Part};
-use super::updates::Updates;
+use super::lora_deltas::LoraDeltas;
 use crate::gpu::BufferSlice;
 use crate::kernels::PackedMatrix;
 
@@ -88,7 +88,7 @@ pub(super) struct Layer {
     /// Norm of the feed-forward's result, before it joins the stream.
     pub feed_forward_after: Option<Norm>,
     /// What adapters add to its matmuls.
-    pub updates: Updates,
+    pub lora_deltas: LoraDeltas,
 }
 
 impl Layer {
@@ -126,7 +126,7 @@ impl Layer {
             },
             feed_forward: FeedForward::load(loader, hyper, index)?,
             feed_forward_after: after(loader, feed_forward_after)?,
-            updates: Updates::default(),
+            lora_deltas: LoraDeltas::default(),
         })
     }
 }

@@ -14,11 +14,11 @@ mod hyper;
 mod keys;
 mod layers;
 mod loader;
+mod lora_deltas;
 mod pooling;
 mod rope;
 mod rows;
 mod scratch;
-mod updates;
 
 pub use adapter::{ADAPTERS_MAX, AdapterFile};
 pub use error::ModelLoadError;
@@ -36,9 +36,9 @@ use std::collections::BTreeMap;
 
 use crate::gpu::{BufferSlice, Capabilities, Choice, Executor, Work};
 use layers::{Embeddings, Head, Layer};
+use lora_deltas::AdapterScratch;
 use rope::RopeTable;
 use scratch::Scratch;
-use updates::AdapterScratch;
 
 /// Told of progress while weights are loaded: bytes done and bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);

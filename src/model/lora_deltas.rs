@@ -32,14 +32,14 @@ pub(super) struct Update {
 
 /// Updates of a layer's matmuls.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Updates {
+pub(super) struct LoraDeltas {
     pub qkv: Vec<Update>,
     pub attention_out: Vec<Update>,
     pub gate_up: Vec<Update>,
     pub down: Vec<Update>,
 }
 
-impl Updates {
+impl LoraDeltas {
     fn all_mut(&mut self) -> [&mut Vec<Update>; 4] {
         [&mut self.qkv, &mut self.attention_out, &mut self.gate_up, &mut self.down]
     }
@@ -70,9 +70,9 @@ impl Model {
             return Err(ModelLoadError::AdapterTooLarge { path, needed_bytes, free_bytes });
         }
         self.make_adapter_scratch(executor, adapter.rank_max())?;
-        let added = self.add_updates(executor, number, adapter);
+        let added = self.add_lora_deltas(executor, number, adapter);
         if added.is_err() {
-            self.remove_updates(executor, number);
+            self.remove_lora_deltas(executor, number);
         }
         added?;
         self.adapters |= 1 << number;
@@ -82,10 +82,10 @@ impl Model {
     /// Takes an adapter off the device. Recordings made so far are of no use then.
     pub fn remove_adapter(&mut self, executor: &mut dyn Executor, number: usize) {
         self.adapters &= !(1 << number);
-        self.remove_updates(executor, number);
+        self.remove_lora_deltas(executor, number);
     }
 
-    fn add_updates(
+    fn add_lora_deltas(
         &mut self,
         executor: &mut dyn Executor,
         number: usize,
@@ -99,9 +99,9 @@ impl Model {
         Ok(())
     }
 
-    fn remove_updates(&mut self, executor: &mut dyn Executor, number: usize) {
-        for updates in self.layers.iter_mut().flat_map(|layer| layer.updates.all_mut()) {
-            for update in updates.extract_if(.., |update| update.adapter == number) {
+    fn remove_lora_deltas(&mut self, executor: &mut dyn Executor, number: usize) {
+        for lora_deltas in self.layers.iter_mut().flat_map(|layer| layer.lora_deltas.all_mut()) {
+            for update in lora_deltas.extract_if(.., |update| update.adapter == number) {
                 for matrix in [update.a, update.b] {
                     executor.destroy_buffer(matrix.quads);
                     matrix.words.into_iter().for_each(|buffer| executor.destroy_buffer(buffer));
@@ -150,15 +150,15 @@ fn add_pair(
         Part::Gate | Part::Up if joined => joined_b(loader, hyper, &name, pair)?,
         _ => loader.matrix(&name, pair.rank, pair.rows)?,
     };
-    let updates = &mut layer.updates;
+    let lora_deltas = &mut layer.lora_deltas;
     let (place, offset) = match pair.part {
-        Part::Q | Part::Qkv => (&mut updates.qkv, 0),
-        Part::K => (&mut updates.qkv, q_width),
-        Part::V => (&mut updates.qkv, q_width + kv_width),
-        Part::AttentionOut => (&mut updates.attention_out, 0),
-        Part::Up if !joined && !hyper.gate_in_up => (&mut updates.gate_up, hyper.feed_forward),
-        Part::Gate | Part::Up => (&mut updates.gate_up, 0),
-        Part::Down => (&mut updates.down, 0),
+        Part::Q | Part::Qkv => (&mut lora_deltas.qkv, 0),
+        Part::K => (&mut lora_deltas.qkv, q_width),
+        Part::V => (&mut lora_deltas.qkv, q_width + kv_width),
+        Part::AttentionOut => (&mut lora_deltas.attention_out, 0),
+        Part::Up if !joined && !hyper.gate_in_up => (&mut lora_deltas.gate_up, hyper.feed_forward),
+        Part::Gate | Part::Up => (&mut lora_deltas.gate_up, 0),
+        Part::Down => (&mut lora_deltas.down, 0),
     };
     place.push(Update { adapter: number, a, b, scale: pair.scale, offset });
     Ok(())
@@ -234,22 +234,23 @@ impl AdapterScratch {
 
 impl Step<'_> {
     /// Whether the step uses one of these updates.
-    pub(super) fn uses(&self, updates: &[Update]) -> bool {
-        updates.iter().any(|update| self.shape.adapters >> update.adapter & 1 == 1)
+    pub(super) fn uses(&self, lora_deltas: &[Update]) -> bool {
+        lora_deltas.iter().any(|update| self.shape.adapters >> update.adapter & 1 == 1)
     }
 
     /// Adds to `y` what the step's adapters make of `input`, times `factor`.
     pub(super) fn update(
         &self,
         recording: &mut Recording,
-        updates: &[Update],
+        lora_deltas: &[Update],
         input: Input,
         (y, y_width): (BufferSlice, u64),
         factor: f32,
     ) {
         let Some(scratch) = self.model.adapter_scratch else { return };
         let (caps, tokens) = (&self.model.capabilities, self.shape.tokens);
-        let used = updates.iter().filter(|update| self.shape.adapters >> update.adapter & 1 == 1);
+        let used =
+            lora_deltas.iter().filter(|update| self.shape.adapters >> update.adapter & 1 == 1);
         for Update { adapter, a, b, scale, offset } in used {
             let rank = b.layout.row_len;
             let narrow = Matmul {
