@@ -3,10 +3,10 @@
 
 #[path = "common/faults.rs"]
 mod faults;
-#[path = "common/posing.rs"]
-mod posing;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/posing.rs"]
+mod spoofed;
 #[path = "common/streams.rs"]
 mod streams;
 #[path = "idea/tiny.rs"]
@@ -24,7 +24,7 @@ use hob::engine::{
 use hob::gpu::{DeviceError, MatrixUnits};
 use hob::kernels::matmul::Tier;
 use hob::reference::ReferenceExecutor;
-use posing::Posing;
+use spoofed::SpoofedDevice;
 use streams::{Failure, join, play, status};
 
 fn options(when: CheckWhen, folder: Option<&Path>) -> EngineOptions {

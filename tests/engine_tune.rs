@@ -3,10 +3,10 @@
 
 #[path = "common/faults.rs"]
 mod faults;
-#[path = "common/posing.rs"]
-mod posing;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/posing.rs"]
+mod spoofed;
 #[path = "common/streams.rs"]
 mod streams;
 #[path = "idea/tiny.rs"]
@@ -27,7 +27,7 @@ use hob::kernels::attention_tiled::Cut;
 use hob::kernels::matmul::{Shape, Tier};
 use hob::kernels::tuned::{AnyShape, Tile};
 use hob::reference::ReferenceExecutor;
-use posing::Posing;
+use spoofed::SpoofedDevice;
 use streams::{Failure, join, play};
 
 fn tune_options(folder: Option<&Path>, quiet: Duration) -> TuneOptions {
@@ -284,12 +284,12 @@ fn tune_attention(
     plan: &Plan,
     numerics: Numerics,
 ) -> Result<(Runner, Vec<TunedWork>), Failure> {
-    let mut posing = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Matrix);
+    let mut spoofed = SpoofedDevice::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Matrix);
     let units = MatrixUnits { m: 16, n: 16, k: 16, subgroup: 32 };
-    posing.capabilities.matrix_units = Some(units);
+    spoofed.capabilities.matrix_units = Some(units);
     let tune = tune_options_by(numerics, None, Duration::ZERO);
     let options = options(Some(tune.clone()));
-    let mut runner = engine::open(plan.open(posing)?, model, &options, &mut |_, _| {})?.runner;
+    let mut runner = engine::open(plan.open(spoofed)?, model, &options, &mut |_, _| {})?.runner;
     let mut tuner = Tuner::new(tune);
     tuner.prepare(&mut runner);
     while matmuls(tuner.done()).is_empty() && tuner.step(&mut runner)?.is_some() {}
@@ -369,7 +369,7 @@ struct Cramped {
 }
 
 impl Executor for Cramped {
-    hob::hand_on!(
+    hob::delegate!(
         capabilities avoid destroy_buffer replace_buffer write read prepare release submit wait
         memory set_profiling timings
     );

@@ -4,18 +4,18 @@
 mod common;
 #[path = "common/device.rs"]
 mod device;
-#[path = "common/posing.rs"]
-mod posing;
 #[path = "common/recorded.rs"]
 mod recorded;
+#[path = "common/posing.rs"]
+mod spoofed;
 
 use common::{Driven, Sizes, check_golden, log_softmax, mixture};
 use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
 use hob::reference::ReferenceExecutor;
-use posing::Posing;
 use recorded::matmuls_of;
+use spoofed::SpoofedDevice;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
@@ -77,7 +77,7 @@ fn a_prompt_by_matrix_units_gives_nearly_the_logits_of_f32() {
     let (path, goldens) = mixture(NAMES[1]);
     let lanes = executor.capabilities().lanes;
     let reference = ReferenceExecutor::with_lanes(lanes);
-    let executor = Posing::gpu(Box::new(executor), Tier::Matrix);
+    let executor = SpoofedDevice::gpu(Box::new(executor), Tier::Matrix);
     let mut narrow = Driven::load_reduced_precision(Box::new(executor), &path, SIZES);
     let [_, of_experts] = matmuls_of(&narrow, Tier::Matrix, 40);
     assert_eq!(of_experts, 2, "of the layer with experts");

@@ -4,10 +4,10 @@
 mod common;
 #[path = "common/device.rs"]
 mod device;
-#[path = "common/posing.rs"]
-mod posing;
 #[path = "common/recorded.rs"]
 mod recorded;
+#[path = "common/posing.rs"]
+mod spoofed;
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use common::{Driven, SMALL_MODELS, Sizes, check_golden, goldens};
 use hob::gpu::Executor as _;
 use hob::kernels::matmul::Tier;
 use hob::kernels::{KvFormat, matmul_tiled};
-use posing::Posing;
 use recorded::{attention_of, matmuls_of};
+use spoofed::SpoofedDevice;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE_F32: f32 = 0.02;
@@ -100,7 +100,7 @@ fn variants_without_subgroup_operations_give_them_too() {
 fn check_reduced_precision(path: &Path, tier: Tier) -> f32 {
     let executor = device::open(false);
     let messages = executor.messages();
-    let executor = Posing::gpu(Box::new(executor), tier);
+    let executor = SpoofedDevice::gpu(Box::new(executor), tier);
     let sizes = Sizes { context_tokens: 512, sessions: 1, tokens_max: 64, format: KvFormat::F32 };
     let mut model = Driven::load_reduced_precision(Box::new(executor), path, sizes);
     let [plain, _] = matmuls_of(&model, tier, 64);

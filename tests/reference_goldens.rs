@@ -2,13 +2,13 @@
 
 mod common;
 #[path = "common/posing.rs"]
-mod posing;
+mod spoofed;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, golden_data, goldens, real_model};
 use hob::kernels::KvFormat;
 use hob::kernels::matmul::Tier;
 use hob::reference::ReferenceExecutor;
-use posing::Posing;
+use spoofed::SpoofedDevice;
 
 /// llama.cpp's own f32 arithmetic, summed in another order.
 const TOLERANCE: f32 = 0.02;
@@ -106,7 +106,7 @@ fn encoders_give_the_embeddings_of_llama_cpp() {
 /// reference finds itself right.
 #[test]
 fn mixtures_give_nearly_those_logits_in_halves() {
-    let executor = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Half);
+    let executor = SpoofedDevice::gpu(Box::new(ReferenceExecutor::with_lanes(8)), Tier::Half);
     let sizes = Sizes { context_tokens: 256, sessions: 1, tokens_max: 200, format: KvFormat::F32 };
     let (path, goldens) = common::mixture("qwen2moe");
     let mut model = Driven::load_reduced_precision(Box::new(executor), &path, sizes);

@@ -8,8 +8,8 @@
 //! This module must not know a model, a kernel's meaning, or Vulkan.
 
 mod capabilities;
+mod delegate;
 mod error;
-mod hand_on;
 mod recording;
 
 pub use capabilities::{Capabilities, Choice, DeviceType, MatrixUnits, Work, Workarounds};

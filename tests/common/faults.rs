@@ -226,7 +226,7 @@ impl Faulty {
 }
 
 impl Executor for Faulty {
-    hob::hand_on!(capabilities avoid destroy_buffer);
+    hob::delegate!(capabilities avoid destroy_buffer);
 
     fn set_profiling(&mut self, on: bool) {
         self.profiling = on;

@@ -72,7 +72,7 @@ struct Poisoned {
 }
 
 impl Executor for Poisoned {
-    hob::hand_on!(capabilities avoid write release submit wait memory set_profiling timings);
+    hob::delegate!(capabilities avoid write release submit wait memory set_profiling timings);
 
     fn create_buffer(&mut self, desc: &BufferDesc) -> Result<BufferHandle, DeviceError> {
         let buffer = self.inner.create_buffer(desc)?;

@@ -5,12 +5,12 @@ use hob::gpu::{Capabilities, DeviceType, Executor};
 use hob::kernels::matmul::Tier;
 
 /// `inner`, which has others believe that its capabilities are `capabilities`.
-pub struct Posing {
+pub struct SpoofedDevice {
     pub inner: Box<dyn Executor>,
     pub capabilities: Capabilities,
 }
 
-impl Posing {
+impl SpoofedDevice {
     /// A GPU that has matmuls of a tier, and no better one, which software drivers never take by
     /// themselves. A GPU has no use for sliced weights.
     pub fn gpu(inner: Box<dyn Executor>, tier: Tier) -> Self {
@@ -26,8 +26,8 @@ impl Posing {
     }
 }
 
-impl Executor for Posing {
-    hob::hand_on!(
+impl Executor for SpoofedDevice {
+    hob::delegate!(
         create_buffer destroy_buffer replace_buffer write read prepare release submit wait
         memory set_profiling timings
     );

@@ -125,7 +125,7 @@ fn thread_cpu() -> Duration {
 }
 
 impl Executor for Meter {
-    crate::hand_on!(
+    crate::delegate!(
         capabilities avoid create_buffer destroy_buffer replace_buffer write memory timings
     );
 

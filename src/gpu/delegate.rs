@@ -2,8 +2,8 @@
 
 /// In an `impl Executor`, has the methods named hand their calls on to `self.inner`.
 #[macro_export]
-macro_rules! hand_on {
-    ($($method:ident)*) => { $($crate::hand_on!(@ $method);)* };
+macro_rules! delegate {
+    ($($method:ident)*) => { $($crate::delegate!(@ $method);)* };
     (@ capabilities) => {
         fn capabilities(&self) -> &$crate::gpu::Capabilities {
             self.inner.capabilities()
