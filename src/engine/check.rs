@@ -281,7 +281,7 @@ impl Runner {
     ) -> Result<Option<KernelFault>, DeviceError> {
         let mut shape = BatchShape { adapters, ..self.shape_of(batch, true) };
         if shape.logit_rows > 0 && sample::is_sound(self.model().capabilities()) {
-            shape.choosing = self.upload_wanted(shape.turn, &[self.seeded_draw()])?;
+            shape.choosing = self.upload_wanted(shape.buffer_set, &[self.seeded_draw()])?;
         }
         let recording = self.model().record_forward(self.kv(), shape);
         let is_new = |command: &Command| match command {

@@ -206,14 +206,14 @@ impl Runner {
         mixes: &[Mix],
         results: Results<'_>,
     ) -> Result<Flight, DeviceError> {
-        let turn = self.flying.map_or(0, |turn| 1 - turn);
+        let buffer_set = self.flying.map_or(0, |buffer_set| 1 - buffer_set);
         let shape = BatchShape {
             adapters: self.upload_scales(batch, mixes)?,
-            turn,
+            buffer_set,
             choosing: match results {
                 Results::Tokens(wanted) => {
                     assert_eq!(wanted.len(), batch.logit_count(), "each row is wanted somehow");
-                    self.upload_wanted(turn, wanted)?
+                    self.upload_wanted(buffer_set, wanted)?
                 }
                 _ => Choosing::Host,
             },
@@ -227,7 +227,7 @@ impl Runner {
         for part in &ready.parts {
             ticket = self.executor.submit(*part)?;
         }
-        self.flying = Some(shape.turn);
+        self.flying = Some(shape.buffer_set);
         Ok(Flight { ticket, shape, cost: ready.costs.iter().sum(), started })
     }
 
@@ -243,7 +243,7 @@ impl Runner {
         self.finished = now;
         self.pace.learn(cost, elapsed);
         self.forget(&flight);
-        let inputs = self.model.inputs(shape.turn);
+        let inputs = self.model.inputs(shape.buffer_set);
         let rows = shape.logit_rows as usize;
         if rows > 0 && shape.choosing == Choosing::Host {
             self.logits.resize(rows * self.model.vocab(), 0.0);
@@ -259,7 +259,7 @@ impl Runner {
 
     /// Gives up the results of a batch: whatever is started later runs behind it.
     pub(super) fn forget(&mut self, flight: &Flight) {
-        self.flying = self.flying.filter(|turn| *turn != flight.shape.turn);
+        self.flying = self.flying.filter(|buffer_set| *buffer_set != flight.shape.buffer_set);
     }
 
     /// The token of row `row` of the batch that was finished last.
@@ -270,10 +270,10 @@ impl Runner {
     /// Says how tokens are to be chosen.
     pub(super) fn upload_wanted(
         &mut self,
-        turn: usize,
+        buffer_set: usize,
         wanted: &[Wanted],
     ) -> Result<Choosing, DeviceError> {
-        let inputs = self.model.inputs(turn);
+        let inputs = self.model.inputs(buffer_set);
         let penalised = wanted.iter().any(Wanted::is_penalised);
         let mut lists =
             vec![Penalty::zeroed(); if penalised { wanted.len() * PENALTIES_MAX } else { 0 }];
@@ -335,7 +335,7 @@ impl Runner {
             encoded,
             adapters: 0,
             choosing: Choosing::Host,
-            turn: 0,
+            buffer_set: 0,
         }
     }
 
@@ -345,7 +345,7 @@ impl Runner {
         batch: &Batch,
         shape: BatchShape,
     ) -> Result<(), DeviceError> {
-        let inputs = self.model.inputs(shape.turn);
+        let inputs = self.model.inputs(shape.buffer_set);
         let (steps, tiles) = (batch.steps(), batch.tiles(shape.attention.tile_tokens));
         self.upload(inputs.steps, bytemuck::cast_slice(&steps))?;
         self.upload(inputs.tiles, bytemuck::cast_slice(&tiles))?;
@@ -362,7 +362,7 @@ impl Runner {
     /// If the batch is empty or passes the model's limits: bugs of the caller.
     pub fn encode(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
         let flight = self.start(batch, &[], Results::Encoded)?;
-        let encoded = self.model.inputs(flight.shape.turn).encoded;
+        let encoded = self.model.inputs(flight.shape.buffer_set).encoded;
         self.finish(flight)?;
         let width = self.model.hyper().embedding as usize;
         let mut rows = vec![0.0; batch.token_count() * width];

@@ -314,7 +314,7 @@ impl Tuner {
                 encoded: false,
                 adapters: 0,
                 choosing: Choosing::Host,
-                turn: 0,
+                buffer_set: 0,
             };
             for command in runner.model().record_in_f32(runner.kv(), shape).commands {
                 let Command::Dispatch(dispatch) = command else { continue };

@@ -26,7 +26,7 @@ impl Runner {
         let span = TokenSpan { table: 0, position: 0, tokens: vec![0; tokens], logits };
         let mut shape = self.shape_of(&Batch { spans: vec![span] }, encoder);
         if logits > 0 && sample::is_sound(self.model().capabilities()) {
-            shape.choosing = self.upload_wanted(shape.turn, &[self.seeded_draw()])?;
+            shape.choosing = self.upload_wanted(shape.buffer_set, &[self.seeded_draw()])?;
         }
         let mut recording = Recording::new();
         for command in self.model().record_forward(self.kv(), shape).commands {

@@ -35,7 +35,7 @@ pub struct BatchShape {
     /// What becomes of the logits.
     pub choosing: Choosing,
     /// Which of [`Model::inputs`] it uses; pending tokens are in those of the other turn.
-    pub turn: usize,
+    pub buffer_set: usize,
 }
 
 /// What becomes of logits.
@@ -139,7 +139,7 @@ impl Input {
 
 impl Step<'_> {
     fn inputs(&self) -> Inputs {
-        self.model.scratch.inputs[self.shape.turn]
+        self.model.scratch.inputs[self.shape.buffer_set]
     }
 
     fn embed(&self, recording: &mut Recording) {
@@ -148,7 +148,7 @@ impl Step<'_> {
         let factor = self.model.hyper.embedding_factor;
         let embeddings = &self.model.embeddings;
         let tokens = self.shape.tokens;
-        let from = (steps, scratch.inputs[1 - self.shape.turn].chosen);
+        let from = (steps, scratch.inputs[1 - self.shape.buffer_set].chosen);
         embed::record(recording, caps, &embeddings.tokens, from, stream, tokens, factor);
         if let Some(positions) = &embeddings.positions {
             embed::record_positions(recording, caps, positions, steps, stream, tokens);
@@ -430,7 +430,7 @@ impl Step<'_> {
         let shape = (self.shape.logit_rows, stride.expect("Weights refuses longer ones"));
         let (logits, maxima) = (scratch.logits, scratch.maxima);
         if self.shape.choosing == Choosing::DevicePenalised {
-            let before = scratch.inputs[1 - self.shape.turn].chosen;
+            let before = scratch.inputs[1 - self.shape.buffer_set].chosen;
             let penalise = Penalise { logits, wanted, listed: penalties, chosen: before };
             penalise::record(recording, caps, &penalise, shape);
         }

@@ -184,10 +184,10 @@ impl Model {
         self.adapter_scratch.expect("there are adapters").scales_of(adapter)
     }
 
-    /// The buffers that carry what changes from step to step, of a [`BatchShape::turn`].
+    /// The buffers that carry what changes from step to step, of a [`BatchShape::buffer_set`].
     #[must_use]
-    pub fn inputs(&self, turn: usize) -> Inputs {
-        self.scratch.inputs[turn]
+    pub fn inputs(&self, buffer_set: usize) -> Inputs {
+        self.scratch.inputs[buffer_set]
     }
 }
 

@@ -20,7 +20,7 @@ fn dispatches_of(model: &Driven, tokens: u32, one_token_each: bool) -> Vec<Dispa
         encoded: false,
         adapters: 0,
         choosing: Choosing::Host,
-        turn: 0,
+        buffer_set: 0,
     };
     let recording = model.runner.model().record_forward(model.runner.kv(), shape);
     let dispatch = |command| match command {
