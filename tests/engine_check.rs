@@ -5,7 +5,7 @@
 mod faults;
 #[path = "common/random.rs"]
 mod random;
-#[path = "common/posing.rs"]
+#[path = "common/spoofed.rs"]
 mod spoofed;
 #[path = "common/streams.rs"]
 mod streams;
@@ -188,7 +188,8 @@ fn prompts_attend_by_matrix_units_unless_these_compute_wrongly() -> Result<(), F
         wrong.iter().for_each(|kernel| plan.set_wrong(kernel));
         let opener = plan.clone();
         let open = Box::new(move || {
-            let mut gpu = Posing::gpu(Box::new(ReferenceExecutor::with_lanes(32)), Tier::Matrix);
+            let mut gpu =
+                SpoofedDevice::gpu(Box::new(ReferenceExecutor::with_lanes(32)), Tier::Matrix);
             gpu.capabilities.matrix_units = Some(units);
             opener.open(gpu)
         });

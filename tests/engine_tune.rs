@@ -5,7 +5,7 @@
 mod faults;
 #[path = "common/random.rs"]
 mod random;
-#[path = "common/posing.rs"]
+#[path = "common/spoofed.rs"]
 mod spoofed;
 #[path = "common/streams.rs"]
 mod streams;
@@ -24,8 +24,8 @@ use hob::gpu::{
     BufferDesc, BufferHandle, Capabilities, DeviceError, Dispatch, Executor, MatrixUnits,
 };
 use hob::kernels::attention_tiled::Cut;
-use hob::kernels::matmul::{Shape, Tier};
-use hob::kernels::tuned::{AnyShape, Tile};
+use hob::kernels::matmul::{Tier, TileConfig};
+use hob::kernels::tuned::{AnyTileConfig, Tile};
 use hob::reference::ReferenceExecutor;
 use spoofed::SpoofedDevice;
 use streams::{Failure, join, play};
@@ -79,14 +79,14 @@ fn times(dispatch: &Dispatch) -> f64 {
 }
 
 /// The matmuls, by their tokens, with their shapes.
-fn matmuls(works: &[TunedWork]) -> Vec<(u64, Vec<Shape>, &TunedWork)> {
+fn matmuls(works: &[TunedWork]) -> Vec<(u64, Vec<TileConfig>, &TunedWork)> {
     let of = |work: &'_ TunedWork| match work.size {
         WorkSize::Matmul { tokens, .. } => Some(tokens),
         WorkSize::Attention { .. } => None,
     };
-    let shape = |shape: AnyShape| match shape {
-        AnyShape::Matmul(shape) => shape,
-        AnyShape::Attention(tile) => panic!("{tile:?} of a matmul"),
+    let shape = |shape: AnyTileConfig| match shape {
+        AnyTileConfig::Matmul(shape) => shape,
+        AnyTileConfig::Attention(tile) => panic!("{tile:?} of a matmul"),
     };
     let shapes = |work: &TunedWork| work.shapes.iter().map(|m| shape(m.shape)).collect();
     works.iter().filter_map(|work| Some((of(work)?, shapes(work), work))).collect()
@@ -104,8 +104,8 @@ fn attention(works: &[TunedWork]) -> [(Vec<(Tile, &Verdict)>, Tile); 2] {
         let work = works.iter().find(is_it).expect("it is measured");
         let tiles: Vec<(Tile, &Verdict)> = (work.shapes.iter())
             .map(|measured| match measured.shape {
-                AnyShape::Attention(tile) => (tile, &measured.verdict),
-                AnyShape::Matmul(shape) => panic!("{shape:?} of attention"),
+                AnyTileConfig::Attention(tile) => (tile, &measured.verdict),
+                AnyTileConfig::Matmul(shape) => panic!("{shape:?} of attention"),
             })
             .collect();
         let chosen = tiles[work.chosen].0;
@@ -313,8 +313,8 @@ fn attention_by_matrix_units_is_tuned_where_narrower_numbers_are_allowed() -> Re
     let work = works.iter().find(is_reduced_precision).expect("it is measured");
     let cuts: Vec<Option<Cut>> = (work.shapes.iter())
         .map(|measured| match measured.shape {
-            AnyShape::Attention(tile) => tile.matrix,
-            AnyShape::Matmul(shape) => panic!("{shape:?} of attention"),
+            AnyTileConfig::Attention(tile) => tile.matrix,
+            AnyTileConfig::Matmul(shape) => panic!("{shape:?} of attention"),
         })
         .collect();
     assert_eq!((&*work.kernel, cuts.len()), ("attention_tiled", 7), "{work:?}");

@@ -6,7 +6,7 @@ mod common;
 mod device;
 #[path = "common/recorded.rs"]
 mod recorded;
-#[path = "common/posing.rs"]
+#[path = "common/spoofed.rs"]
 mod spoofed;
 
 use common::{Driven, Sizes, check_golden, log_softmax, mixture};

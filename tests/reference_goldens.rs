@@ -1,7 +1,7 @@
 //! The reference executor against llama.cpp's outputs on small models.
 
 mod common;
-#[path = "common/posing.rs"]
+#[path = "common/spoofed.rs"]
 mod spoofed;
 
 use common::{Driven, SMALL_MODELS, Sizes, check_golden, golden_data, goldens, real_model};

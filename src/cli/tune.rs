@@ -12,8 +12,8 @@ use super::{CliError, exit, output, paths};
 use crate::config::KvDtype;
 use crate::engine::{Measured, TunedWork, Tuner, Verdict, WorkSize, forget_tuning, tuned_on};
 use crate::gpu::Executor;
-use crate::kernels::matmul::{Shape, Tier};
-use crate::kernels::tuned::{AnyShape, Tile};
+use crate::kernels::matmul::{Tier, TileConfig};
+use crate::kernels::tuned::{AnyTileConfig, Tile};
 
 /// Tokens of the context that the model is opened with; no work depends on it.
 const CONTEXT_TOKENS: u32 = 512;
@@ -132,16 +132,16 @@ fn size_cells(size: &WorkSize) -> (String, String) {
 fn cell(measured: &Measured) -> String {
     let microseconds = measured.nanoseconds / 1000.0;
     let shape = match measured.shape {
-        AnyShape::Matmul(Shape { rows, tokens, split, tier: Tier::Scalar }) => {
+        AnyTileConfig::Matmul(TileConfig { rows, tokens, split, tier: Tier::Scalar }) => {
             format!("{rows}x{tokens}/{split}")
         }
-        AnyShape::Matmul(Shape { rows, tokens, split, tier }) => {
+        AnyTileConfig::Matmul(TileConfig { rows, tokens, split, tier }) => {
             format!("{} {rows}x{tokens}/{split}", tier.name())
         }
-        AnyShape::Attention(Tile { tile_tokens, heads, matrix: None }) => {
+        AnyTileConfig::Attention(Tile { tile_tokens, heads, matrix: None }) => {
             format!("{heads}x{tile_tokens}")
         }
-        AnyShape::Attention(Tile { tile_tokens, heads, matrix: Some(cut) }) => {
+        AnyTileConfig::Attention(Tile { tile_tokens, heads, matrix: Some(cut) }) => {
             let q = if cut.q_shared { " q shared" } else { "" };
             format!("matrix {heads}x{tile_tokens}/{}{q}", cut.positions)
         }

@@ -22,7 +22,7 @@ use super::runner::Runner;
 use crate::config::Numerics;
 use crate::gpu::{Capabilities, Choice, Command, DeviceError, Executor, Work};
 use crate::kernels::by_name;
-use crate::kernels::tuned::{self, AnyShape, choice_of, choice_of_tile, work_of};
+use crate::kernels::tuned::{self, AnyTileConfig, choice_of, choice_of_tile, work_of};
 use crate::model::{BatchShape, Choosing};
 use crate::probe::{self, Key};
 
@@ -69,7 +69,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The shape.
-    pub shape: AnyShape,
+    pub shape: AnyTileConfig,
     /// Shortest time, in nanoseconds; 0 where it was not worth measuring.
     pub nanoseconds: f64,
     /// Whether it may be chosen.
@@ -134,7 +134,7 @@ impl TunedWork {
 
     /// A matmul's choice. The default is one too: the rules may be for narrower numbers.
     fn matmul_choice(&self) -> Option<(Work, Choice)> {
-        let AnyShape::Matmul(shape) = self.shapes.get(self.chosen)?.shape else { return None };
+        let AnyTileConfig::Matmul(shape) = self.shapes.get(self.chosen)?.shape else { return None };
         Some((self.matmul()?, choice_of(shape)))
     }
 
@@ -347,7 +347,7 @@ impl Tuner {
         for heads in Heads::all(runner) {
             let known = self.done.iter().find(|work| work.is_of(&heads, caps));
             let measured = known.and_then(|work| work.shapes.get(work.chosen));
-            if let Some(AnyShape::Attention(tile)) = measured.map(|measured| measured.shape) {
+            if let Some(AnyTileConfig::Attention(tile)) = measured.map(|measured| measured.shape) {
                 tuned.insert(heads.work(), choice_of_tile(tile));
             }
         }
@@ -358,11 +358,11 @@ impl Tuner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::matmul::Shape;
+    use crate::kernels::matmul::TileConfig;
     use crate::reference::ReferenceExecutor;
 
     fn measured(nanoseconds: f64, verdict: Verdict) -> Measured {
-        Measured { shape: AnyShape::Matmul(Shape::scalar(2, 1, 1)), nanoseconds, verdict }
+        Measured { shape: AnyTileConfig::Matmul(TileConfig::scalar(2, 1, 1)), nanoseconds, verdict }
     }
 
     #[test]

@@ -28,7 +28,7 @@ const _: () = assert!(spirv::ATTENTION_BINDINGS == 9 && spirv::ATTENTION_SPECS =
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct AttentionTile {
     /// Neighbouring tokens of a session that a workgroup takes at most.
     pub tile_tokens: u32,
     /// Query heads of one kv head that it takes.
@@ -44,16 +44,16 @@ pub struct Shape {
 /// shader.
 pub const SPLIT_TOKENS: u32 = 256;
 
-/// Scratch of [`Shape::splits`] above 1.
+/// Scratch of [`AttentionTile::splits`] above 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Partials {
-    /// What splits give, f32: [`Shape::partial_bytes`].
+    /// What splits give, f32: [`AttentionTile::partial_bytes`].
     pub sums: BufferSlice,
     /// How many splits are done, u32 `[tiles, heads]`: zeroes before and after.
     pub done: BufferSlice,
 }
 
-impl Shape {
+impl AttentionTile {
     /// As many query heads and tokens as keep about 64 sums in a lane's registers. GPUs have 256
     /// registers for them, the queries and all else: there, what does not spill
     /// (`make shader-stats`).
@@ -132,7 +132,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    pub(super) fn params(&self, shape: Shape) -> Params {
+    pub(super) fn params(&self, shape: AttentionTile) -> Params {
         Params {
             addresses: [[0; 2]; 2],
             heads: self.heads,
@@ -151,7 +151,7 @@ pub fn record(
     recording: &mut Recording,
     caps: &Capabilities,
     args: &Attention,
-    shape: Shape,
+    shape: AttentionTile,
     tiles: u32,
 ) {
     if let Some(cut) = shape.matrix {

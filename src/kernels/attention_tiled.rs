@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::attention::{Attention, Params, Shape};
+use super::attention::{Attention, AttentionTile, Params};
 use super::spirv;
 use super::tuned::{self, Batches};
 use crate::gpu::{Capabilities, Dispatch, MatrixUnits};
@@ -78,10 +78,10 @@ pub fn is_offered(caps: &Capabilities) -> bool {
 
 impl Cut {
     /// The shape of a workgroup that is cut so. `group`: query heads of a kv head.
-    fn shape(self, units: MatrixUnits, group: u32) -> Shape {
+    fn shape(self, units: MatrixUnits, group: u32) -> AttentionTile {
         let rows = self.subgroups * units.m;
         let heads = group.div_ceil(group.div_ceil(rows));
-        Shape { tile_tokens: rows / heads, heads, splits: 1, matrix: Some(self) }
+        AttentionTile { tile_tokens: rows / heads, heads, splits: 1, matrix: Some(self) }
     }
 }
 
@@ -89,7 +89,7 @@ impl Cut {
 ///
 /// `group`: query heads of a kv head.
 #[must_use]
-pub fn shape(caps: &Capabilities, head_dim: u32, group: u32, rows: u32) -> Option<Shape> {
+pub fn shape(caps: &Capabilities, head_dim: u32, group: u32, rows: u32) -> Option<AttentionTile> {
     let units = caps.matrix_units.filter(|_| is_offered(caps))?;
     let (subgroups, q_shared) = (rows / units.m, head_dim > Q_KEPT_DIM_MAX);
     let cuts = POSITIONS_WANTED.map(|positions| Cut { subgroups, positions, q_shared });
@@ -99,7 +99,7 @@ pub fn shape(caps: &Capabilities, head_dim: u32, group: u32, rows: u32) -> Optio
 
 /// Every shape that may be the fastest on a device.
 #[must_use]
-pub fn shapes(caps: &Capabilities, head_dim: u32, group: u32) -> Vec<Shape> {
+pub fn shapes(caps: &Capabilities, head_dim: u32, group: u32) -> Vec<AttentionTile> {
     let Some(units) = caps.matrix_units.filter(|_| is_offered(caps)) else { return Vec::new() };
     let ways: &[bool] = match (head_dim <= Q_SMALL_DIM_MAX, head_dim <= Q_KEPT_DIM_MAX) {
         (true, _) => &[false],
@@ -120,7 +120,7 @@ pub fn shapes(caps: &Capabilities, head_dim: u32, group: u32) -> Vec<Shape> {
 /// largest that fits. `None` where lanes compute it as well (software drivers) or were measured to
 /// be faster, the device cannot, or computes wrongly.
 #[must_use]
-pub fn choose(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
+pub fn choose(caps: &Capabilities, head_dim: u32, group: u32) -> Option<AttentionTile> {
     let rule = by_rule(caps, head_dim, group)?;
     match tuned::attention(caps, head_dim, group, Batches::ReducedPrecisionPrompts) {
         Some(tile) => tile.matrix.map(|_| tile.shape(1)),
@@ -130,7 +130,7 @@ pub fn choose(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
 
 /// The same whatever was measured.
 #[must_use]
-pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> {
+pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32) -> Option<AttentionTile> {
     let units = caps.matrix_units?;
     let keeps_sums = units.m * head_dim <= SUMS_MAX * units.subgroup;
     if caps.is_cpu() || caps.avoids(&spirv::ATTENTION_TILED) || !keeps_sums {
@@ -146,7 +146,7 @@ pub fn by_rule(caps: &Capabilities, head_dim: u32, group: u32) -> Option<Shape> 
 pub(super) fn dispatch(
     caps: &Capabilities,
     args: &Attention,
-    (shape, cut): (Shape, Cut),
+    (shape, cut): (AttentionTile, Cut),
     tiles: u32,
 ) -> Dispatch {
     let units = caps.matrix_units.expect("a cut is made for matrix units");

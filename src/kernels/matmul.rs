@@ -95,7 +95,7 @@ impl Operands {
 ///
 /// `split` must not depend on the number of tokens, so that a token's result does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Shape {
+pub struct TileConfig {
     /// Rows of a lane; even.
     pub rows: u32,
     /// Tokens of a tile.
@@ -140,7 +140,7 @@ impl Tier {
     }
 }
 
-impl Shape {
+impl TileConfig {
     /// A shape of matmuls in f32.
     #[must_use]
     pub const fn scalar(rows: u32, tokens: u32, split: u32) -> Self {
@@ -241,7 +241,7 @@ impl Matmul<'_> {
     }
 }
 
-/// Most groups a slice's row tiles are aligned to: the largest `Shape::rows` in use.
+/// Most groups a slice's row tiles are aligned to: the largest `TileConfig::rows` in use.
 pub const GROUP_MULTIPLE: u64 = 8;
 
 /// Appends the matmul, in the shape chosen for the device.
@@ -250,7 +250,7 @@ pub fn record(recording: &mut Recording, caps: &Capabilities, matmul: &Matmul<'_
     if matmul.weights.sliced {
         matmul_sliced::record(&mut plain, caps, matmul);
     } else {
-        let shape = Shape::choose(caps, &matmul.weights.layout, matmul.tokens);
+        let shape = TileConfig::choose(caps, &matmul.weights.layout, matmul.tokens);
         record_scalar(&mut plain, caps, matmul, shape);
     }
     let has_workspace = matmul.workspace.is_some();
@@ -266,7 +266,7 @@ pub fn record_shaped(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &Matmul<'_>,
-    shape: Shape,
+    shape: TileConfig,
 ) {
     let mut plain = Recording::new();
     if matmul.weights.sliced {
@@ -274,7 +274,7 @@ pub fn record_shaped(
     } else {
         let scalar = match shape.tier {
             Tier::Scalar => shape,
-            _ => Shape::choose(caps, &matmul.weights.layout, matmul.tokens),
+            _ => TileConfig::choose(caps, &matmul.weights.layout, matmul.tokens),
         };
         record_scalar(&mut plain, caps, matmul, scalar);
     }
@@ -287,7 +287,7 @@ fn record_scalar(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &Matmul<'_>,
-    shape: Shape,
+    shape: TileConfig,
 ) {
     let layout = &matmul.weights.layout;
     let (kernel, pointers) = by_format_and_device("matmul", layout.dtype, "", caps);

@@ -6,7 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matmul::{self, Epilogue, Operands, Shape, Tier};
+use super::matmul::{self, Epilogue, Operands, Tier, TileConfig};
 use super::{by_format_and_device, or_unused, spirv, tuned, u32_of};
 use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::layout::Layout;
@@ -196,12 +196,12 @@ pub struct MatmulExperts<'a> {
 
 impl MatmulExperts<'_> {
     /// How the work is cut in f32: columns for the routes that an expert has on average.
-    fn shape(&self, caps: &Capabilities) -> Shape {
+    fn shape(&self, caps: &Capabilities) -> TileConfig {
         let columns = match self.routes {
             Routes::Each(_) => 1,
             Routes::Listed(..) => self.route_count.div_ceil(self.weights.experts),
         };
-        Shape::choose(caps, &self.weights.layout, columns)
+        TileConfig::choose(caps, &self.weights.layout, columns)
     }
 }
 
@@ -222,7 +222,7 @@ pub fn record_shaped(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &MatmulExperts<'_>,
-    shape: Shape,
+    shape: TileConfig,
 ) {
     let scalar = if shape.tier == Tier::Scalar { shape } else { matmul.shape(caps) };
     let mut plain = Recording::new();
@@ -255,7 +255,7 @@ fn record_scalar(
     recording: &mut Recording,
     caps: &Capabilities,
     matmul: &MatmulExperts<'_>,
-    shape: Shape,
+    shape: TileConfig,
 ) {
     let layout = &matmul.weights.layout;
     let (kernel, pointers) = by_format_and_device("matmul", layout.dtype, "_experts", caps);

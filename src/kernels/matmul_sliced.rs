@@ -1,7 +1,7 @@
 //! `shaders/matmul_sliced.comp`: matmuls with sliced weights.
 
 use super::block_sums::{self, Summed};
-use super::matmul::{Matmul, Operands, Params, Shape, Tier};
+use super::matmul::{Matmul, Operands, Params, Tier, TileConfig};
 use super::{by_format, or_unused, spirv, u32_of};
 use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 use crate::tensor::{DType, sliced};
@@ -42,14 +42,14 @@ pub fn is_summed(matmul: &Dispatch) -> bool {
 
 /// The shape of a matmul with sliced weights that is worth a dispatch which adds up x.
 #[must_use]
-pub fn choose_summed(matmul: &Dispatch) -> Option<Shape> {
+pub fn choose_summed(matmul: &Dispatch) -> Option<TileConfig> {
     if !is_sliced(matmul) {
         return None;
     }
     let Params { groups, blocks, tokens, .. } = bytemuck::pod_read_unaligned(&matmul.push);
     let lanes = matmul.spec[0];
     let work = [groups * lanes, blocks * 32, tokens].map(u64::from).into_iter().product::<u64>();
-    let shape = Shape { tier: Tier::Summed, ..Shape::scalar(4, SUMMED_TOKENS_MAX, 1) };
+    let shape = TileConfig { tier: Tier::Summed, ..TileConfig::scalar(4, SUMMED_TOKENS_MAX, 1) };
     (work >= SUMMED_MIN).then_some(shape)
 }
 
@@ -61,7 +61,7 @@ pub fn choose_summed(matmul: &Dispatch) -> Option<Shape> {
 pub fn summed(
     caps: &Capabilities,
     matmul: &Dispatch,
-    shape: Shape,
+    shape: TileConfig,
     workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     if !is_sliced(matmul) || caps.avoids(&spirv::BLOCK_SUMS) {

@@ -5,7 +5,7 @@
 //! (`narrow`), and one that multiplies tiles. Matmuls with experts are no others, where each
 //! workgroup takes the list of one.
 
-use super::matmul::{Operands, Shape, Tier};
+use super::matmul::{Operands, Tier, TileConfig};
 use super::matmul_experts::Params;
 use super::quantize_x::{self, QuantizedX};
 use super::{by_name, matmul_bytes, spirv};
@@ -110,7 +110,7 @@ impl Spread {
     }
 
     /// That of a shape.
-    fn of_shape(caps: &Capabilities, shape: Shape) -> Option<Self> {
+    fn of_shape(caps: &Capabilities, shape: TileConfig) -> Option<Self> {
         let units = caps.matrix_units?;
         let threads = shape.split * caps.lanes;
         let whole = threads.is_multiple_of(units.subgroup);
@@ -120,18 +120,18 @@ impl Spread {
 }
 
 /// A shape of a tier with so many rows and columns, where the device can run it.
-fn shape(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Option<Shape> {
+fn shape(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Option<TileConfig> {
     let groups = (rows / caps.lanes).clamp(2, super::matmul::GROUP_MULTIPLE as u32);
     let split = match (tier, caps.matrix_units) {
         (Tier::Matrix, Some(units)) => (4 * units.subgroup).div_ceil(caps.lanes),
         _ => tokens / COLUMNS,
     };
-    let shape = Shape { rows: groups, tokens, split, tier };
+    let shape = TileConfig { rows: groups, tokens, split, tier };
     is_possible(caps, shape).then_some(shape)
 }
 
 /// Whether a device can run a shape.
-fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
+fn is_possible(caps: &Capabilities, shape: TileConfig) -> bool {
     let rows = shape.rows * caps.lanes;
     let fits = shape.split * caps.lanes <= caps.workgroup_invocations_max
         && STAGES * block_bytes(shape.tier) * (rows + shape.tokens) <= caps.shared_bytes_max;
@@ -149,7 +149,7 @@ fn is_possible(caps: &Capabilities, shape: Shape) -> bool {
 }
 
 /// Whether a shape is among those that a matmul may have in its tier.
-pub(super) fn is_wanted(caps: &Capabilities, wanted: Shape) -> bool {
+pub(super) fn is_wanted(caps: &Capabilities, wanted: TileConfig) -> bool {
     let mut all = TOKENS_WANTED.into_iter().flat_map(|tokens| {
         ROWS_WANTED.into_iter().filter_map(move |rows| shape(caps, wanted.tier, rows, tokens))
     });
@@ -158,13 +158,13 @@ pub(super) fn is_wanted(caps: &Capabilities, wanted: Shape) -> bool {
 
 /// Shapes of a tier that may be the fastest for a matmul recorded in f32.
 #[must_use]
-pub fn shapes(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Vec<Shape> {
+pub fn shapes(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Vec<TileConfig> {
     let params = Params::of(matmul);
     let columns = params.columns();
     if columns < COLUMNS_MIN || kernel(caps, matmul, tier).is_none() {
         return Vec::new();
     }
-    let mut found: Vec<Shape> = Vec::new();
+    let mut found: Vec<TileConfig> = Vec::new();
     let tokens_max = 2 * columns.max(TOKENS_MIN);
     for tokens in TOKENS_WANTED.into_iter().filter(|tokens| *tokens < tokens_max) {
         for rows in ROWS_WANTED {
@@ -175,7 +175,7 @@ pub fn shapes(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Vec<Shape> 
 }
 
 /// The workgroups of a shape: with experts, as many for each as its routes fill tiles on average.
-fn grid(params: &Params, shape: Shape) -> [u32; 3] {
+fn grid(params: &Params, shape: TileConfig) -> [u32; 3] {
     let row_tiles = params.matmul.groups.div_ceil(shape.rows);
     let column_tiles = params.columns().div_ceil(shape.tokens);
     match params.has_experts() {
@@ -188,7 +188,7 @@ fn grid(params: &Params, shape: Shape) -> [u32; 3] {
 /// of which there are enough. Bytes are less exact: only the tuner takes them. Software drivers
 /// have no use for any.
 #[must_use]
-pub fn choose(caps: &Capabilities, matmul: &Dispatch) -> Option<Shape> {
+pub fn choose(caps: &Capabilities, matmul: &Dispatch) -> Option<TileConfig> {
     if caps.is_cpu() {
         return None;
     }
@@ -199,7 +199,7 @@ pub fn choose(caps: &Capabilities, matmul: &Dispatch) -> Option<Shape> {
     let found = [Tier::Matrix, Tier::Half].map(|tier| shapes(caps, matmul, tier));
     let found = found.into_iter().find(|shapes| !shapes.is_empty())?;
     let workgroups =
-        |shape: &&Shape| grid(&params, **shape).into_iter().map(u64::from).product::<u64>();
+        |shape: &&TileConfig| grid(&params, **shape).into_iter().map(u64::from).product::<u64>();
     let enough = found.iter().find(|shape| workgroups(shape) >= WORKGROUPS_WANTED);
     enough.or(found.iter().max_by_key(workgroups)).copied()
 }
@@ -210,7 +210,7 @@ pub fn choose(caps: &Capabilities, matmul: &Dispatch) -> Option<Shape> {
 pub fn tiled(
     caps: &Capabilities,
     matmul: &Dispatch,
-    shape: Shape,
+    shape: TileConfig,
     workspace: BufferSlice,
 ) -> Option<[Dispatch; 2]> {
     let kernel = kernel(caps, matmul, shape.tier).filter(|_| is_possible(caps, shape))?;

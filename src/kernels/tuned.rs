@@ -1,5 +1,5 @@
 //! Shapes of matmuls and of attention that were measured, in place of the rules of their
-//! `Shape::choose`.
+//! `TileConfig::choose`.
 //!
 //! Matmuls of one kernel over matrices of one size, for about as many columns (tokens, or the
 //! routes that an expert has on average), are one [`Work`]: they are cut alike. Which shapes
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attention;
 use super::attention_tiled::{self, Cut};
-use super::matmul::{Shape, Tier};
+use super::matmul::{Tier, TileConfig};
 use super::matmul_experts::Params;
 use super::matmul_sliced;
 use super::matmul_tiled::{self, REDUCED_TIERS};
@@ -50,20 +50,20 @@ pub fn work_of(dispatch: &Dispatch) -> Option<Work> {
 
 /// The shape that a matmul in f32 has.
 #[must_use]
-pub fn shape_of(dispatch: &Dispatch) -> Shape {
-    Shape::scalar(dispatch.spec[3], dispatch.spec[4], dispatch.spec[1])
+pub fn shape_of(dispatch: &Dispatch) -> TileConfig {
+    TileConfig::scalar(dispatch.spec[3], dispatch.spec[4], dispatch.spec[1])
 }
 
 /// A shape as [`Capabilities::tuned`] has it.
 #[must_use]
-pub fn choice_of(shape: Shape) -> Choice {
+pub fn choice_of(shape: TileConfig) -> Choice {
     [shape.rows, shape.tokens, shape.split, shape.tier as u32]
 }
 
-fn chosen(choice: Choice) -> Option<Shape> {
+fn chosen(choice: Choice) -> Option<TileConfig> {
     let [rows, tokens, split, tier] = choice;
     let tier = *Tier::ALL.get(tier as usize)?;
-    Some(Shape { rows, tokens, split, tier })
+    Some(TileConfig { rows, tokens, split, tier })
 }
 
 /// A matmul in f32 in another shape, as the dispatches that it takes. `workspace`: for what one of
@@ -72,7 +72,7 @@ fn chosen(choice: Choice) -> Option<Shape> {
 pub fn reshaped(
     caps: &Capabilities,
     dispatch: &Dispatch,
-    shape: Shape,
+    shape: TileConfig,
     workspace: Option<BufferSlice>,
 ) -> Vec<Dispatch> {
     let pair = |workspace| match shape.tier {
@@ -92,7 +92,7 @@ pub fn is_made_before(dispatch: &Dispatch) -> bool {
     ["block_sums", "quantize_x"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
 }
 
-fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
+fn reshaped_scalar(dispatch: &Dispatch, shape: TileConfig) -> Dispatch {
     let params = Params::of(dispatch);
     let mut other = dispatch.clone();
     [other.spec[1], other.spec[3], other.spec[4]] = [shape.split, shape.rows, shape.tokens];
@@ -107,7 +107,7 @@ fn reshaped_scalar(dispatch: &Dispatch, shape: Shape) -> Dispatch {
 /// Other shapes for a matmul in f32, at most ten of its own tier and six of each other. With
 /// `other_orders` also those that take sums in another order, or multiply other numbers.
 #[must_use]
-pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<Shape> {
+pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) -> Vec<TileConfig> {
     let own = shape_of(dispatch);
     let Some((_, [_, _, tokens])) = work_of(dispatch) else { return Vec::new() };
     let mut shapes = shapes_in_f32(caps, dispatch);
@@ -127,7 +127,7 @@ pub fn candidates(caps: &Capabilities, dispatch: &Dispatch, other_orders: bool) 
 }
 
 /// All shapes that a matmul in f32 may have on a device and stay in f32.
-fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
+fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<TileConfig> {
     let own = shape_of(dispatch);
     // The rows of sliced weights are those of a tile, and nothing shares their columns.
     let sliced = matmul_sliced::is_sliced(dispatch);
@@ -137,9 +137,9 @@ fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
         for &rows in rows {
             // More sums than that do not stay in registers.
             if rows * tokens <= 32 {
-                let shape = Shape::scalar(rows, tokens, own.split);
+                let shape = TileConfig::scalar(rows, tokens, own.split);
                 shapes.push(shape);
-                shapes.extend(sliced.then_some(Shape { tier: Tier::Summed, ..shape }));
+                shapes.extend(sliced.then_some(TileConfig { tier: Tier::Summed, ..shape }));
             }
         }
     }
@@ -148,7 +148,7 @@ fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
             *split != own.split && split * caps.lanes <= caps.workgroup_invocations_max.min(256)
         };
         let splits = [1, 2, 4, 8].into_iter().filter(fits);
-        shapes.extend(splits.map(|split| Shape { split, ..own }));
+        shapes.extend(splits.map(|split| TileConfig { split, ..own }));
     }
     let groups = Params::of(dispatch).matmul.groups;
     let rows_max = caps.workgroup_count_max[1];
@@ -158,7 +158,7 @@ fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<Shape> {
 
 /// Whether a choice, which may come from a file, is one that a matmul can have: whatever else it
 /// says is not taken.
-fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: Shape) -> bool {
+fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: TileConfig) -> bool {
     match shape.tier {
         Tier::Scalar | Tier::Summed => {
             shape == shape_of(dispatch) || shapes_in_f32(caps, dispatch).contains(&shape)
@@ -170,14 +170,14 @@ fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: Shape) -> bool {
 const CANDIDATES_MAX: usize = 10;
 
 /// Whether the partial sums of the rows of lanes fit a workgroup's memory.
-fn fits_shared(caps: &Capabilities, shape: Shape) -> bool {
+fn fits_shared(caps: &Capabilities, shape: TileConfig) -> bool {
     let sums = shape.split * shape.tokens * (shape.rows * caps.lanes + 1);
     shape.split == 1 || 4 * sums <= caps.shared_bytes_max
 }
 
 /// The shape for a matmul in f32: the one that was measured to be the fastest, else by the rules,
 /// which know of narrower numbers, and of sums of x, only where there is room for them.
-pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_workspace: bool) -> Shape {
+pub(super) fn best(caps: &Capabilities, dispatch: &Dispatch, has_workspace: bool) -> TileConfig {
     let measured = work_of(dispatch).and_then(|work| caps.tuned.get(&work));
     let before =
         || matmul_sliced::choose_summed(dispatch).or_else(|| matmul_tiled::choose(caps, dispatch));
@@ -196,7 +196,7 @@ pub(super) fn append_in(
     caps: &Capabilities,
     plain: Recording,
     workspace: Option<BufferSlice>,
-    shape: Shape,
+    shape: TileConfig,
 ) {
     // What is made of x is a dispatch more.
     let wanted = plain.commands.len() + usize::from(shape.tier != Tier::Scalar);
@@ -211,7 +211,7 @@ pub(super) fn append(
     caps: &Capabilities,
     plain: Recording,
     workspace: Option<BufferSlice>,
-    shape: impl Fn(&Dispatch) -> Shape,
+    shape: impl Fn(&Dispatch) -> TileConfig,
 ) {
     let mut is_made = false;
     for command in plain.commands {
@@ -228,14 +228,14 @@ pub(super) fn append(
 /// A shape of anything that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum AnyShape {
+pub enum AnyTileConfig {
     /// Of a matmul.
-    Matmul(Shape),
+    Matmul(TileConfig),
     /// Of attention.
     Attention(Tile),
 }
 
-/// What is measured of [`attention::Shape`].
+/// What is measured of [`attention::AttentionTile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tile {
     /// Neighbouring tokens of a session that a workgroup takes at most.
@@ -250,15 +250,15 @@ pub struct Tile {
 impl Tile {
     /// That of a shape.
     #[must_use]
-    pub fn of(shape: attention::Shape) -> Self {
+    pub fn of(shape: attention::AttentionTile) -> Self {
         Self { tile_tokens: shape.tile_tokens, heads: shape.heads, matrix: shape.matrix }
     }
 
     /// The shape with so many splits.
     #[must_use]
-    pub fn shape(self, splits: u32) -> attention::Shape {
+    pub fn shape(self, splits: u32) -> attention::AttentionTile {
         let Self { tile_tokens, heads, matrix } = self;
-        attention::Shape { tile_tokens, heads, splits, matrix }
+        attention::AttentionTile { tile_tokens, heads, splits, matrix }
     }
 }
 
@@ -326,7 +326,7 @@ pub fn tile_by_rule(
 ) -> Option<Tile> {
     let shape = match batches {
         Batches::ReducedPrecisionPrompts => attention_tiled::by_rule(caps, head_dim, group)?,
-        plain => attention::Shape::by_rule(caps, head_dim, group, plain == Batches::Single),
+        plain => attention::AttentionTile::by_rule(caps, head_dim, group, plain == Batches::Single),
     };
     Some(Tile::of(shape))
 }
@@ -335,7 +335,7 @@ pub fn tile_by_rule(
 #[must_use]
 pub fn tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -> Vec<Tile> {
     let other = (batches == Batches::ReducedPrecisionPrompts)
-        .then(|| Tile::of(attention::Shape::choose(caps, head_dim, group, false)));
+        .then(|| Tile::of(attention::AttentionTile::choose(caps, head_dim, group, false)));
     let rule = tile_by_rule(caps, head_dim, group, batches);
     let mut found = all_tiles(caps, head_dim, group, batches);
     found.retain(|tile| Some(*tile) != rule && Some(*tile) != other);
@@ -353,7 +353,7 @@ fn all_tiles(caps: &Capabilities, head_dim: u32, group: u32, batches: Batches) -
     if batches == Batches::ReducedPrecisionPrompts {
         let of_units = attention_tiled::shapes(caps, head_dim, group);
         found.extend(of_units.into_iter().map(Tile::of));
-        found.push(Tile::of(attention::Shape::by_rule(caps, head_dim, group, false)));
+        found.push(Tile::of(attention::AttentionTile::by_rule(caps, head_dim, group, false)));
     }
     found
 }
@@ -365,7 +365,7 @@ fn tiles_of_lanes(
     group: u32,
     one_token_each: bool,
 ) -> Vec<Tile> {
-    let rule = attention::Shape::by_rule(caps, head_dim, group, one_token_each);
+    let rule = attention::AttentionTile::by_rule(caps, head_dim, group, one_token_each);
     let padded = |heads: u32| group.div_ceil(heads) * heads;
     let mut heads: Vec<u32> = (1..=group).map(|parts| group.div_ceil(parts)).collect();
     heads.dedup();
@@ -454,14 +454,17 @@ mod tests {
     #[test]
     fn tiles_that_attention_cannot_have_are_not_taken() {
         let caps = ReferenceExecutor::with_lanes(8).capabilities().clone();
-        let usual = attention::Shape::choose(&caps, 64, 3, false);
+        let usual = attention::AttentionTile::choose(&caps, 64, 3, false);
         let with = |choice| {
             let tuned = [(attention_work(64, 3, Batches::Prompts), choice)].into();
-            attention::Shape::choose(&Capabilities { tuned, ..caps.clone() }, 64, 3, false)
+            attention::AttentionTile::choose(&Capabilities { tuned, ..caps.clone() }, 64, 3, false)
         };
         for choice in [[0, 3, 0, 0], [1, 0, 0, 0], [1, 99, 0, 0], [1000, 3, 0, 0], [1, 3, 7, 5]] {
             assert_eq!(with(choice), usual, "{choice:?}");
         }
-        assert_eq!(with([1, 1, 0, 0]), attention::Shape { tile_tokens: 1, heads: 1, ..usual });
+        assert_eq!(
+            with([1, 1, 0, 0]),
+            attention::AttentionTile { tile_tokens: 1, heads: 1, ..usual }
+        );
     }
 }

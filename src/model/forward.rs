@@ -25,7 +25,7 @@ pub struct BatchShape {
     /// Tiles of neighbouring tokens of one session.
     pub tiles: u32,
     /// How attention takes them.
-    pub attention: attention::Shape,
+    pub attention: attention::AttentionTile,
     /// Tokens whose logits are wanted.
     pub logit_rows: u32,
     /// Whether [`super::Inputs::encoded`] is wanted.
@@ -61,10 +61,10 @@ impl Model {
         one_token_each: bool,
         tokens: usize,
         keys: usize,
-    ) -> attention::Shape {
+    ) -> attention::AttentionTile {
         let (caps, hyper) = (&self.capabilities, &self.hyper);
         let (head_dim, group) = (hyper.head_dim, hyper.heads / hyper.kv_heads);
-        let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
+        let shape = attention::AttentionTile::choose(caps, head_dim, group, one_token_each);
         if !one_token_each {
             let narrow =
                 self.scratch.limits.reduced_precision && tokens >= attention_tiled::TOKENS_MIN;
@@ -72,7 +72,7 @@ impl Model {
             return tiled.flatten().unwrap_or(shape);
         }
         let splits = keys.div_ceil(attention::SPLIT_TOKENS as usize).next_power_of_two() as u32;
-        let split = attention::Shape { splits, ..shape };
+        let split = attention::AttentionTile { splits, ..shape };
         let heads = (hyper.heads, hyper.kv_heads, head_dim);
         let bytes = split.partial_bytes(caps, heads, tokens as u64);
         if bytes <= self.scratch.partials.sums.bytes { split } else { shape }

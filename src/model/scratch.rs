@@ -194,9 +194,9 @@ const PARTIAL_BYTES_MAX: u64 = 8 << 20;
 fn partial_words(caps: &Capabilities, hyper: &HyperParams, limits: &Limits) -> [u64; 2] {
     let HyperParams { heads, kv_heads, head_dim, .. } = *hyper;
     let splits = limits.context_tokens.div_ceil(attention::SPLIT_TOKENS as usize);
-    let shape = attention::Shape {
+    let shape = attention::AttentionTile {
         splits: splits.next_power_of_two() as u32,
-        ..attention::Shape::choose(caps, head_dim, heads / kv_heads, true)
+        ..attention::AttentionTile::choose(caps, head_dim, heads / kv_heads, true)
     };
     let bytes = |tokens| shape.partial_bytes(caps, (heads, kv_heads, head_dim), tokens);
     let sums = bytes(SPLIT_TOKENS_MAX).min(PARTIAL_BYTES_MAX).max(bytes(1));

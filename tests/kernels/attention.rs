@@ -1,7 +1,7 @@
 //! `shaders/attention.comp`.
 
 use hob::gpu::{BufferSlice, Capabilities};
-use hob::kernels::attention::{self, Attention, Partials, SPLIT_TOKENS, Shape};
+use hob::kernels::attention::{self, Attention, AttentionTile, Partials, SPLIT_TOKENS};
 use hob::kernels::{KvFormat, PageLayout};
 use hob::scheduler::{Batch, TokenSpan};
 
@@ -33,7 +33,7 @@ pub(super) struct Layer {
     pub causal: bool,
     pub soft_cap: f32,
     /// As chosen for the device where there is none.
-    pub shape: Option<Shape>,
+    pub shape: Option<AttentionTile>,
 }
 
 impl Layer {
@@ -51,9 +51,11 @@ impl Layer {
         Batch { spans: self.spans.iter().map(span).collect() }
     }
 
-    fn shape(&self, caps: &Capabilities) -> Shape {
+    fn shape(&self, caps: &Capabilities) -> AttentionTile {
         let one_token_each = self.spans.iter().all(|(_, _, tokens)| *tokens == 1);
-        self.shape.unwrap_or_else(|| Shape::choose(caps, self.head_dim, self.group, one_token_each))
+        self.shape.unwrap_or_else(|| {
+            AttentionTile::choose(caps, self.head_dim, self.group, one_token_each)
+        })
     }
 
     /// Whether the driver can be asked for it. One that takes half a minute for each of a variant's
@@ -101,7 +103,7 @@ impl Layer {
     }
 
     /// Room for what splits give, and for how many are done.
-    fn partials(&self, case: &mut Case, shape: Shape, tiles: usize) -> Partials {
+    fn partials(&self, case: &mut Case, shape: AttentionTile, tiles: usize) -> Partials {
         let heads = (self.group * self.kv_heads, self.kv_heads, self.head_dim);
         let bytes = shape.partial_bytes(&case.caps, heads, tiles as u64);
         Partials {
@@ -116,7 +118,7 @@ impl Layer {
     }
 
     /// The same tokens in several shapes, each with results of its own.
-    pub(super) fn add_in(&self, case: &mut Case, shapes: &[Shape]) {
+    pub(super) fn add_in(&self, case: &mut Case, shapes: &[AttentionTile]) {
         let batch = self.batch();
         let heads = self.group * self.kv_heads;
         let count = batch.token_count() * (heads * self.head_dim) as usize;
@@ -176,8 +178,8 @@ fn check(seed: u64, layers: &[Layer]) {
 }
 
 /// Few rows, because drivers take long to compile many rows of large heads.
-const fn few(tile_tokens: u32, heads: u32) -> Option<Shape> {
-    Some(Shape { tile_tokens, heads, splits: 1, matrix: None })
+const fn few(tile_tokens: u32, heads: u32) -> Option<AttentionTile> {
+    Some(AttentionTile { tile_tokens, heads, splits: 1, matrix: None })
 }
 
 const PLAIN_F32: Layer =
@@ -254,7 +256,7 @@ fn a_long_context_keeps_its_precision() {
 #[test]
 fn splits_and_tiles_give_the_bits_of_one_workgroup_and_one_token() {
     const DEEP: Spans = &[(0, 250, 12), (1, 0, 1), (2, 600, 3), (3, CONTEXT - 1, 1)];
-    let shapes = [(1, 1), (2, 1), (1, 4)].map(|(tile_tokens, splits)| Shape {
+    let shapes = [(1, 1), (2, 1), (1, 4)].map(|(tile_tokens, splits)| AttentionTile {
         tile_tokens,
         heads: 1,
         splits,

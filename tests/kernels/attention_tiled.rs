@@ -2,7 +2,7 @@
 
 use hob::gpu::{Capabilities, Executor};
 use hob::kernels::KvFormat;
-use hob::kernels::attention::Shape;
+use hob::kernels::attention::AttentionTile;
 use hob::kernels::attention_tiled::{self, Cut};
 
 use super::attention::{CONTEXT, Layer, PLAIN, Spans};
@@ -40,12 +40,12 @@ struct Way {
 const WAY: Way = Way { rows: 16, positions: 32, q_shared: true };
 
 /// `None` where the head does not fit the device's units.
-fn shape(caps: &Capabilities, layer: &Layer, way: Way) -> Option<Shape> {
+fn shape(caps: &Capabilities, layer: &Layer, way: Way) -> Option<AttentionTile> {
     let Way { rows, positions, q_shared } = way;
     let shape = attention_tiled::shape(caps, layer.head_dim, layer.group, rows);
     assert!(shape.is_some() || !layer.head_dim.is_multiple_of(16), "{layer:?}");
     let cut = |cut| Cut { positions, q_shared, ..cut };
-    shape.map(|shape| Shape { matrix: shape.matrix.map(cut), ..shape })
+    shape.map(|shape| AttentionTile { matrix: shape.matrix.map(cut), ..shape })
 }
 
 fn check(executor: &mut dyn Executor, caps: &Capabilities, seed: u64, layers: &[(Layer, Way)]) {
@@ -108,8 +108,8 @@ fn a_row_has_the_same_bits_in_every_tile_and_nearly_the_result_of_f32() {
         let layer = Layer { window: 50, ..PROMPT };
         let ways = [16, 32, 64].map(|rows| Way { rows, ..WAY });
         let tiled = ways.map(|way| shape(caps, &layer, way).expect("it fits"));
-        let of_one = Shape { tile_tokens: 1, ..tiled[0] };
-        let scalar = Shape { heads: 1, matrix: None, ..of_one };
+        let of_one = AttentionTile { tile_tokens: 1, ..tiled[0] };
+        let scalar = AttentionTile { heads: 1, matrix: None, ..of_one };
         let shapes = [tiled[0], tiled[1], tiled[2], of_one, scalar];
         let mut case = Case::new(caps, 74);
         layer.add_in(&mut case, &shapes);

@@ -1,7 +1,7 @@
 //! `shaders/matmul.comp`.
 
 use hob::gpu::{Capabilities, Executor};
-use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
+use hob::kernels::matmul::{self, Epilogue, Matmul, Tier, TileConfig};
 use hob::kernels::{block_sums, quantize_x};
 use hob::tensor::DType;
 
@@ -21,7 +21,7 @@ const TOLERANCE_HALF: f32 = 4e-4;
 const TOLERANCE_BYTES: f32 = 1e-6;
 
 /// That of a shape, or of the one chosen without any.
-pub(super) fn tolerance_of(shape: Option<Shape>) -> f32 {
+pub(super) fn tolerance_of(shape: Option<TileConfig>) -> f32 {
     match shape.map(|shape| shape.tier) {
         None | Some(Tier::Scalar | Tier::Summed) => TOLERANCE,
         Some(Tier::Matrix) => TOLERANCE_MATRIX,
@@ -51,7 +51,7 @@ pub(super) struct MatmulCase {
     pub bias: bool,
     pub epilogue: Epilogue,
     /// As chosen for the device where there is none.
-    pub shape: Option<Shape>,
+    pub shape: Option<TileConfig>,
     pub slices: bool,
 }
 
@@ -247,7 +247,7 @@ fn shared_rows_and_wide_tiles_give_the_same() {
         let mut products = Vec::new();
         for dtype in UNITS {
             for (index, (rows, tokens, split)) in shapes.into_iter().enumerate() {
-                let shape = Some(Shape::scalar(rows, tokens, split));
+                let shape = Some(TileConfig::scalar(rows, tokens, split));
                 // A tile that is not full, and one behind it.
                 let product = MatmulCase { shape, ..MatmulCase::of(dtype, lanes, tokens + 1) };
                 products.push(match index % 3 {
@@ -265,7 +265,7 @@ fn shared_rows_and_wide_tiles_give_the_same() {
 fn more_rows_of_lanes_than_units_add_nothing() {
     on_all_variants(|executor, caps| {
         let lanes = caps.lanes;
-        let shape = Some(Shape::scalar(2, 1, 8));
+        let shape = Some(TileConfig::scalar(2, 1, 8));
         let products = [DType::F16, DType::Q4_0, DType::Q5_1, DType::Q5_K]
             .map(|dtype| MatmulCase { shape, norm: true, ..MatmulCase::of(dtype, lanes, 1) });
         check(executor, caps, 4, &products);
@@ -292,7 +292,7 @@ fn shapes_chosen_for_gpus_work() {
                     row_len,
                     lanes: lanes.into(),
                 };
-                let shape = Shape::choose(&gpu, &layout, tokens);
+                let shape = TileConfig::choose(&gpu, &layout, tokens);
                 assert!(shape.split > 1, "few rows share K: {shape:?}");
                 products.push(MatmulCase { shape: Some(shape), ..product });
             }
@@ -348,7 +348,7 @@ fn a_token_has_one_result_whatever_else_is_in_the_batch() {
                     epilogue: Epilogue::Store,
                     workspace: None,
                 };
-                let shape = Shape::scalar(2, columns, split);
+                let shape = TileConfig::scalar(2, columns, split);
                 matmul::record_shaped(&mut case.recording, &case.caps, &product, shape);
                 let tolerance = TOLERANCE * NORM_MAX * matrix.row_sum;
                 let name = format!("{dtype} from {first}");

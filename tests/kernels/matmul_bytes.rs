@@ -2,7 +2,7 @@
 
 use hob::gpu::{Capabilities, Executor};
 use hob::kernels::by_name;
-use hob::kernels::matmul::{Epilogue, Shape, Tier};
+use hob::kernels::matmul::{Epilogue, Tier, TileConfig};
 use hob::tensor::DType;
 
 use super::matmul::{MatmulCase, check};
@@ -22,8 +22,8 @@ pub(super) fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
 }
 
 /// A tile of so many groups of rows, and columns, of which a lane has `tokens / split`.
-fn tile(rows: u32, tokens: u32, split: u32) -> Option<Shape> {
-    Some(Shape { rows, tokens, split, tier: Tier::Bytes })
+fn tile(rows: u32, tokens: u32, split: u32) -> Option<TileConfig> {
+    Some(TileConfig { rows, tokens, split, tier: Tier::Bytes })
 }
 
 #[test]

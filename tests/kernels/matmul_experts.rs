@@ -1,7 +1,7 @@
 //! `shaders/matmul.comp` with EXPERTS, and the tiers of its lists.
 
 use hob::gpu::Capabilities;
-use hob::kernels::matmul::{Epilogue, Shape, Tier};
+use hob::kernels::matmul::{Epilogue, Tier, TileConfig};
 use hob::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use hob::kernels::moe_lists;
 use hob::kernels::quantize_x;
@@ -24,7 +24,7 @@ struct MatmulCase {
     shares_x: bool,
     norm: bool,
     epilogue: Epilogue,
-    shape: Option<Shape>,
+    shape: Option<TileConfig>,
     slices: bool,
 }
 
@@ -133,7 +133,7 @@ fn experts_gate_slice_and_share_rows() {
         for dtype in [DType::F32, DType::Q6_K] {
             for listed in [false, true] {
                 let product = MatmulCase::of(dtype, 3, listed);
-                let shape = Some(Shape::scalar(2, if listed { 4 } else { 1 }, 2));
+                let shape = Some(TileConfig::scalar(2, if listed { 4 } else { 1 }, 2));
                 MatmulCase { epilogue: Epilogue::SwiGlu, ..product }.add(&mut case);
                 MatmulCase { shares_x: false, norm: false, shape, ..product }.add(&mut case);
                 MatmulCase { slices: true, epilogue: Epilogue::GeGlu, ..product }.add(&mut case);
@@ -159,7 +159,7 @@ fn a_routes_result_is_the_same_alone_and_listed() {
 
 /// Lists of tiles of some sizes: one that holds more routes than a tile has columns, others that do
 /// not fill it, and an empty one.
-fn tiled(dtype: DType, shape: Shape) -> [MatmulCase; 3] {
+fn tiled(dtype: DType, shape: TileConfig) -> [MatmulCase; 3] {
     let product = MatmulCase { norm: false, shape: Some(shape), ..MatmulCase::of(dtype, 26, true) };
     [
         MatmulCase { norm: true, epilogue: Epilogue::SwiGlu, ..product },
@@ -175,7 +175,7 @@ fn experts_lists_equal_the_twins_in_every_tier() {
         // units: unrolled loops take drivers long to compile.
         let shapes = match tier {
             Tier::Matrix => [tile(caps, tier, 2, 16), tile(caps, tier, 4, 32)],
-            _ => [16, 8].map(|split| Shape { split, ..tile(caps, tier, 2, 16) }),
+            _ => [16, 8].map(|split| TileConfig { split, ..tile(caps, tier, 2, 16) }),
         };
         let mut case = Case::new(caps, 74);
         for (dtype, shape) in [DType::Q4_K, DType::F16].into_iter().zip(shapes) {
@@ -186,7 +186,7 @@ fn experts_lists_equal_the_twins_in_every_tier() {
     where_bytes_run(|executor, caps| {
         let mut case = Case::new(caps, 75);
         for dtype in [DType::Q5_0, DType::Q6_K] {
-            let shape = Shape { rows: 2, tokens: 16, split: 8, tier: Tier::Bytes };
+            let shape = TileConfig { rows: 2, tokens: 16, split: 8, tier: Tier::Bytes };
             tiled(dtype, shape).iter().for_each(|each| each.add(&mut case));
         }
         case.check(executor);

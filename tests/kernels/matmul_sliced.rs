@@ -2,7 +2,7 @@
 
 use hob::gpu::{Capabilities, Executor};
 use hob::kernels::block_sums;
-use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
+use hob::kernels::matmul::{self, Epilogue, Matmul, Tier, TileConfig};
 use hob::tensor::{DType, sliced};
 
 use super::matmul::{MatmulCase, NORM_MAX, TOLERANCE, check};
@@ -20,8 +20,8 @@ pub(super) fn where_it_runs(body: impl Fn(&mut dyn Executor, &Capabilities)) {
 }
 
 /// A shape in which x is added up before.
-fn summed(columns: u32) -> Shape {
-    Shape { tier: Tier::Summed, ..Shape::scalar(4, columns, 1) }
+fn summed(columns: u32) -> TileConfig {
+    TileConfig { tier: Tier::Summed, ..TileConfig::scalar(4, columns, 1) }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `shaders/matmul_tiled.comp`.
 
 use hob::gpu::{Capabilities, Executor};
-use hob::kernels::matmul::{Epilogue, Shape, Tier};
+use hob::kernels::matmul::{Epilogue, Tier, TileConfig};
 use hob::kernels::matmul_tiled;
 use hob::tensor::DType;
 
@@ -24,12 +24,12 @@ pub(super) fn for_each_tier(body: impl Fn(&mut dyn Executor, &Capabilities, Tier
 }
 
 /// A tile of so many groups of rows and so many columns.
-pub(super) fn tile(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Shape {
+pub(super) fn tile(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> TileConfig {
     let split = match (tier, caps.matrix_units) {
         (Tier::Matrix, Some(units)) => (4 * units.subgroup).div_ceil(caps.lanes),
         _ => tokens / 4,
     };
-    Shape { rows, tokens, split, tier }
+    TileConfig { rows, tokens, split, tier }
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn tiles_of_every_type_equal_the_twins() {
         let small = tile(caps, tier, 2, 16);
         let (shape, types) = match tier {
             Tier::Matrix => (small, DType::ALL.to_vec()),
-            _ => (Shape { split: 16, ..small }, UNITS.to_vec()),
+            _ => (TileConfig { split: 16, ..small }, UNITS.to_vec()),
         };
         let products: Vec<MatmulCase> = (types.into_iter().enumerate())
             .map(|(index, dtype)| {

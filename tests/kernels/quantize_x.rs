@@ -1,7 +1,7 @@
 //! `shaders/quantize_x.comp`.
 
 use hob::gpu::Command;
-use hob::kernels::matmul::{self, Epilogue, Matmul, Shape, Tier};
+use hob::kernels::matmul::{self, Epilogue, Matmul, Tier, TileConfig};
 use hob::kernels::quantize_x::{self, QuantizedX};
 use hob::tensor::DType;
 
@@ -47,7 +47,7 @@ fn rows_of_any_size_are_narrowed_to_the_nearest_halves_and_bytes() {
                 workspace: None,
             };
             let mut plain = hob::gpu::Recording::new();
-            matmul::record_shaped(&mut plain, &case.caps, &product, Shape::scalar(2, 1, 1));
+            matmul::record_shaped(&mut plain, &case.caps, &product, TileConfig::scalar(2, 1, 1));
             let [Command::Dispatch(product)] = &plain.commands[..] else { panic!("a dispatch") };
             let blocks = (u64::from(tokens) * row_len / 32) as usize;
             for (tier, kind, words, values) in

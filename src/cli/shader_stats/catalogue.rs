@@ -4,7 +4,7 @@ use crate::gpu::{BufferHandle, BufferSlice, Capabilities, Command, Recording};
 use crate::kernels::attention::{self, Attention, Partials};
 use crate::kernels::glu::{self, Glu};
 use crate::kernels::layer_norm::{self, LayerNorm};
-use crate::kernels::matmul::{self, Epilogue, Matmul, Shape};
+use crate::kernels::matmul::{self, Epilogue, Matmul, TileConfig};
 use crate::kernels::matmul_experts::{self, MatmulExperts, PackedExperts, Routes};
 use crate::kernels::moe_combine::{self, MoeCombine};
 use crate::kernels::moe_route::{self, Router};
@@ -130,7 +130,7 @@ fn matmuls(recording: &mut Recording, caps: &Capabilities, dtype: DType) {
 }
 
 /// Every shape that tiles of a matmul in f32 may have.
-fn tiles(caps: &Capabilities, plain: &Recording) -> Vec<Shape> {
+fn tiles(caps: &Capabilities, plain: &Recording) -> Vec<TileConfig> {
     let Some(Command::Dispatch(matmul)) = plain.commands.first() else { return Vec::new() };
     let of_tier = |tier| matmul_tiled::shapes(caps, matmul, tier);
     matmul_tiled::REDUCED_TIERS.into_iter().flat_map(of_tier).collect()
@@ -204,8 +204,8 @@ fn of_heads(
     }
     let group = heads / kv_heads;
     let of_lanes = [(false, 1), (true, 4)].map(|(one_token_each, splits)| {
-        let shape = attention::Shape::choose(caps, head_dim, group, one_token_each);
-        attention::Shape { splits, ..shape }
+        let shape = attention::AttentionTile::choose(caps, head_dim, group, one_token_each);
+        attention::AttentionTile { splits, ..shape }
     });
     let of_units = attention_tiled::choose(caps, head_dim, group);
     for shape in of_lanes.into_iter().chain(of_units) {

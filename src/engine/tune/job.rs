@@ -8,10 +8,10 @@ use super::{Measured, TuneOptions, TunedWork, Verdict, WorkSize, choose};
 use crate::config::Numerics;
 use crate::engine::runner::{Runner, STEP_TIMEOUT};
 use crate::gpu::{BufferSlice, Capabilities, DeviceError, Dispatch, Executor, Recording};
-use crate::kernels::matmul::{Operands, Shape, Tier};
+use crate::kernels::matmul::{Operands, Tier, TileConfig};
 use crate::kernels::matmul_experts::even_routes;
 use crate::kernels::matmul_sliced;
-use crate::kernels::tuned::{AnyShape, candidates, reshaped, shape_of, work_of};
+use crate::kernels::tuned::{AnyTileConfig, candidates, reshaped, shape_of, work_of};
 use crate::probe::Probe;
 
 /// Times a dispatch runs for one measurement; the shortest counts.
@@ -48,12 +48,12 @@ enum Subject {
 
 impl Subject {
     /// A small version in a shape.
-    fn probe(&self, caps: &Capabilities, shape: AnyShape) -> Probe {
+    fn probe(&self, caps: &Capabilities, shape: AnyTileConfig) -> Probe {
         match (self, shape) {
-            (Self::Matmul { probe, probe_workspace, .. }, AnyShape::Matmul(shape)) => {
+            (Self::Matmul { probe, probe_workspace, .. }, AnyTileConfig::Matmul(shape)) => {
                 probe.with(reshaped(caps, probe.dispatch(), shape, *probe_workspace))
             }
-            (Self::Attention { checked, .. }, AnyShape::Attention(tile)) => {
+            (Self::Attention { checked, .. }, AnyTileConfig::Attention(tile)) => {
                 checked.probe(caps, tile)
             }
             _ => unreachable!("a work has shapes of its own kind"),
@@ -61,17 +61,17 @@ impl Subject {
     }
 
     /// Time in a shape, in nanoseconds.
-    fn time(&self, executor: &mut dyn Executor, shape: AnyShape) -> Result<f64, DeviceError> {
+    fn time(&self, executor: &mut dyn Executor, shape: AnyTileConfig) -> Result<f64, DeviceError> {
         let caps = executor.capabilities();
         match (self, shape) {
-            (Self::Matmul { dispatch, workspace, .. }, AnyShape::Matmul(shape)) => {
+            (Self::Matmul { dispatch, workspace, .. }, AnyTileConfig::Matmul(shape)) => {
                 let mut recording = Recording::new();
                 let dispatches = reshaped(caps, dispatch, shape, *workspace);
                 dispatches.into_iter().for_each(|dispatch| recording.dispatch(dispatch));
                 spread_routes(executor, dispatch)?;
                 time(executor, &recording)
             }
-            (Self::Attention { timed, .. }, AnyShape::Attention(tile)) => {
+            (Self::Attention { timed, .. }, AnyTileConfig::Attention(tile)) => {
                 let probe = timed.probe(caps, tile);
                 probe.with_buffers(executor, |executor, recording, _| time(executor, recording))
             }
@@ -97,7 +97,7 @@ pub(super) struct Job {
     wanted: Vec<Vec<u8>>,
     /// Outputs of the default.
     usual: Vec<Vec<u8>>,
-    left: VecDeque<AnyShape>,
+    left: VecDeque<AnyTileConfig>,
     shapes: Vec<Measured>,
 }
 
@@ -114,9 +114,9 @@ impl Job {
                 let caps = runner.executor().capabilities();
                 let (rule, others) = heads.tiles(caps);
                 let (checked, timed) = (Sample::checked(heads), Sample::timed(caps, heads));
-                let left = others.into_iter().map(AnyShape::Attention).collect();
+                let left = others.into_iter().map(AnyTileConfig::Attention).collect();
                 let subject = Subject::Attention { checked, timed, heads };
-                (subject, AnyShape::Attention(rule), left)
+                (subject, AnyTileConfig::Attention(rule), left)
             }
         };
         let executor = runner.kv_mut().1;
@@ -142,7 +142,11 @@ impl Job {
     }
 
     /// Holds a shape against the reference and the default, and times it if it may be chosen.
-    fn measure(&mut self, executor: &mut dyn Executor, shape: AnyShape) -> Result<(), DeviceError> {
+    fn measure(
+        &mut self,
+        executor: &mut dyn Executor,
+        shape: AnyTileConfig,
+    ) -> Result<(), DeviceError> {
         let probe = self.subject.probe(executor.capabilities(), shape);
         let found = probe.run(executor)?;
         let verdict = match probe.compare(&found, &self.wanted) {
@@ -192,7 +196,7 @@ fn matmul(
     runner: &mut Runner,
     numerics: Numerics,
     dispatch: Dispatch,
-) -> Result<(Subject, AnyShape, VecDeque<AnyShape>), DeviceError> {
+) -> Result<(Subject, AnyTileConfig, VecDeque<AnyTileConfig>), DeviceError> {
     let workspace = runner.model().matmul_workspace(matmul_sliced::is_sliced(&dispatch));
     let executor = runner.kv_mut().1;
     let mut probe = Probe::take(executor, &dispatch, &HashMap::new())?;
@@ -207,11 +211,11 @@ fn matmul(
         probe.set(bound.expect("they are bound"), &words);
     }
     let probe_workspace = workspace.map(|workspace| probe.add_workspace(workspace.bytes));
-    let default = AnyShape::Matmul(shape_of(&dispatch));
+    let default = AnyTileConfig::Matmul(shape_of(&dispatch));
     let other_orders = numerics == Numerics::Fastest;
     let mut left = candidates(executor.capabilities(), &dispatch, other_orders);
-    left.retain(|shape: &Shape| shape.tier == Tier::Scalar || workspace.is_some());
-    let left = left.into_iter().map(AnyShape::Matmul).collect();
+    left.retain(|shape: &TileConfig| shape.tier == Tier::Scalar || workspace.is_some());
+    let left = left.into_iter().map(AnyTileConfig::Matmul).collect();
     Ok((Subject::Matmul { dispatch, workspace, probe, probe_workspace }, default, left))
 }
 
