@@ -67,7 +67,13 @@ impl QuantizedX {
     }
 }
 
-/// The kernel that narrows for a tier.
+/// True if a dispatch quantises to int8 blocks, false if it converts to f16.
+#[must_use]
+pub fn is_int8(dispatch: &Dispatch) -> bool {
+    dispatch.kernel.name == spirv::QUANTIZE_X_INT8.name
+}
+
+/// The kernel that quantises x for a tier.
 pub(super) fn kernel(tier: Tier) -> &'static Kernel {
     if tier == Tier::Bytes { &spirv::QUANTIZE_X_INT8 } else { &spirv::QUANTIZE_X_F16 }
 }

@@ -4,14 +4,14 @@ use half::f16;
 
 use super::Memory;
 use crate::gpu::Dispatch;
-use crate::kernels::quantize_x::Params;
+use crate::kernels::quantize_x::{Params, is_int8};
 
 pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let params: Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let [x, gain, quantized, factors] = dispatch.bindings[..] else { panic!("four bindings") };
     let (norm, width) = (dispatch.spec[3] == 1, 32 * params.blocks as usize);
     let rows = dispatch.groups[0] as usize;
-    let bytes = dispatch.kernel.name.ends_with("_bytes");
+    let bytes = is_int8(dispatch);
     let mut words = Vec::with_capacity(rows * width / 2);
     let mut all_factors = Vec::with_capacity(rows);
     let gain = norm.then(|| memory.floats(gain)[..width].to_vec());
