@@ -41,9 +41,9 @@ pub struct Capabilities {
     pub driver: String,
     /// Kind of device.
     pub device_type: DeviceType,
-    /// PCI vendor.
+    /// PCI vendor id.
     pub vendor_id: u32,
-    /// PCI device.
+    /// PCI device id.
     pub device_id: u32,
     /// `deviceUUID`, as 16 bytes.
     pub uuid: [u8; 16],
@@ -73,7 +73,7 @@ pub struct Capabilities {
     pub half_arithmetic: bool,
     /// Shaders can multiply four signed bytes by four others at once.
     pub int8_matmuls: bool,
-    /// That is faster than one by one.
+    /// Packed int8 dot products are hardware-accelerated.
     pub int8_dot_accelerated: bool,
     /// Units that multiply matrices of f16 and sum in f32.
     pub matrix_units: Option<MatrixUnits>,
@@ -86,7 +86,7 @@ pub struct Capabilities {
     pub unified_memory: bool,
     /// Nanoseconds per timestamp tick; 0 where the queue has no timestamps.
     pub timestamp_period_ns: f32,
-    /// What the driver must be spared.
+    /// Driver bugs to work around.
     pub workarounds: Workarounds,
     /// Names of kernels that were found to compute wrongly here: safer ones take their place where
     /// there are such.
@@ -99,30 +99,30 @@ pub struct Capabilities {
 /// the kernel's Rust file gives a meaning.
 pub type Work = (&'static str, [u64; 3]);
 
-/// How to cut it, in the terms of the kernel's Rust file.
+/// Tile configuration, encoded by the kernel's Rust file.
 pub type Choice = [u32; 4];
 
 impl Capabilities {
-    /// Whether matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.
+    /// True if matrices are sliced (`tensor::sliced`), and multiplied by `matmul_sliced`.
     #[must_use]
     pub fn slices_weights(&self) -> bool {
         self.prefers_cooperative_loads()
     }
 
-    /// Whether lanes had better load together, what all want and what is side by side, than each by
-    /// itself.
+    /// True if subgroup-cooperative loads (one broadcast, or one vector load of consecutive words)
+    /// beat per-lane loads.
     #[must_use]
     pub fn prefers_cooperative_loads(&self) -> bool {
         self.uniform_loads && self.buffer_pointers && self.subgroup_ops && self.lanes == 8
     }
 
-    /// Whether a kernel was found to compute wrongly here.
+    /// True if a kernel was found to compute wrongly here.
     #[must_use]
     pub fn avoids(&self, kernel: &Kernel) -> bool {
         self.avoided.contains(kernel.name)
     }
 
-    /// Whether a software driver runs on the processor itself.
+    /// True if a software driver runs on the processor itself.
     #[must_use]
     pub fn is_cpu(&self) -> bool {
         self.device_type == DeviceType::Cpu

@@ -8,7 +8,7 @@ pub enum DeviceError {
     /// No Vulkan loader on this machine.
     #[error("no Vulkan loader: {reason}. Install it (Debian, Ubuntu: `apt install libvulkan1`)")]
     NoLoader {
-        /// What the dynamic linker said.
+        /// Message of the dynamic linker.
         reason: String,
     },
     /// The loader works but lists no usable device.
@@ -17,13 +17,13 @@ pub enum DeviceError {
          (Debian, Ubuntu: `apt install mesa-vulkan-drivers`)"
     )]
     NoDevice {
-        /// What was found instead.
+        /// Reason no device qualifies.
         reason: String,
     },
     /// The user asked for a device that is not there.
     #[error("no device matches {wanted:?}; there are: {found}")]
     DeviceNotFound {
-        /// What was asked for.
+        /// Requested device.
         wanted: String,
         /// The devices there are.
         found: String,
@@ -35,17 +35,17 @@ pub enum DeviceError {
         device: String,
         /// Name of the limit, feature or version, with the value wanted.
         what: String,
-        /// What the device offers.
+        /// Value the device offers.
         found: String,
     },
     /// Memory of the device (or of the host, for its driver) is used up.
     #[error("out of device memory: {what} wants {wanted_bytes} bytes, {free_bytes} are free")]
     OutOfMemory {
-        /// What was to be allocated.
+        /// Purpose of the allocation.
         what: String,
-        /// Its size.
+        /// Size of the allocation, in bytes.
         wanted_bytes: u64,
-        /// What is left by the driver's budget.
+        /// Bytes left within the driver's budget.
         free_bytes: u64,
     },
     /// The driver reset or lost the device.
@@ -57,13 +57,13 @@ pub enum DeviceError {
     /// A submission did not finish in time.
     #[error("the device did not finish within {waited_ms} ms")]
     Timeout {
-        /// How long was waited.
+        /// Time waited, in milliseconds.
         waited_ms: u64,
     },
     /// The device computes, but wrongly.
     #[error("the device computes nonsense: the first token's logits are {what}")]
     WrongResult {
-        /// What came out.
+        /// Description of the invalid results.
         what: String,
     },
     /// A kernel computes wrongly, and nothing can take its place.
@@ -73,7 +73,7 @@ pub enum DeviceError {
         kernel: String,
         /// Name of the device.
         device: String,
-        /// What it computed, and what it should have.
+        /// Computed and expected values.
         difference: String,
     },
     /// A shader did not compile on this driver.
@@ -89,7 +89,7 @@ pub enum DeviceError {
     Call {
         /// The Vulkan call.
         call: &'static str,
-        /// Its VkResult.
+        /// Name of the `VkResult`.
         result: String,
     },
 }

@@ -56,10 +56,10 @@ pub struct CommandTiming {
 /// One thread owns an executor. All methods that touch the device
 /// return the [`DeviceError`] that names the failed call.
 pub trait Executor: Send {
-    /// What the device can do; but for [`Executor::avoid`] constant for the executor's life.
+    /// Capabilities of the device; constant for the executor's life except for [`Executor::avoid`].
     fn capabilities(&self) -> &Capabilities;
 
-    /// Has the capabilities say from now on that the kernel of this name computes wrongly here.
+    /// Marks a kernel as miscomputing on this device; variant selection then skips it.
     fn avoid(&mut self, kernel: &'static str);
 
     /// Creates a buffer, zero-filled but for weights, which are written whole before they are read,

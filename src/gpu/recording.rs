@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferHandle(pub u32);
 
-/// What a buffer is for, which decides the memory it is placed in.
+/// Purpose of a buffer; it decides the memory type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BufferUsage {
     /// Written once at load, read by every step.
@@ -22,7 +22,7 @@ pub enum BufferUsage {
 /// A buffer to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferDesc {
-    /// Debug name.
+    /// Debug name, shown by validation messages and profilers.
     pub label: String,
     /// Size; executors round it up to a multiple of 4.
     pub bytes: u64,
@@ -42,7 +42,7 @@ pub struct BufferSlice {
     pub bytes: u64,
 }
 
-/// How a kernel uses one of its bindings.
+/// Access of a kernel to one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Loads only.
@@ -59,18 +59,18 @@ pub enum Access {
 pub struct Kernel {
     /// Shader file and variant, such as `matmul_q4_1`.
     pub name: &'static str,
-    /// SPIR-V.
+    /// SPIR-V module.
     pub words: &'static [u32],
     /// Access of each binding.
     pub bindings: &'static [Access],
     /// Size of the push constants.
     pub push_bytes: u32,
-    /// How many specialization constants it has.
+    /// Number of specialization constants.
     pub spec_count: u32,
-    /// Whether it uses subgroup operations: it then runs with one full subgroup of
+    /// True if it uses subgroup operations: it then runs with one full subgroup of
     /// `Capabilities::lanes` invocations in x.
     pub uses_subgroups: bool,
-    /// Whether it uses cooperative matrices: it then runs with full subgroups of
+    /// True if it uses cooperative matrices: it then runs with full subgroups of
     /// `MatrixUnits::subgroup` invocations.
     pub uses_matrices: bool,
 }

@@ -26,7 +26,7 @@ pub struct Params {
 const _: () = assert!(spirv::ATTENTION_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::ATTENTION_BINDINGS == 9 && spirv::ATTENTION_SPECS == 10);
 
-/// How the work is cut.
+/// Tile configuration of attention: the part of the work each workgroup takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionTile {
     /// Neighbouring tokens of a session that a workgroup takes at most.
@@ -36,7 +36,7 @@ pub struct AttentionTile {
     /// Workgroups that share the positions of a tile, [`SPLIT_TOKENS`] each; 1 where a workgroup
     /// takes them all. The sums have one order either way.
     pub splits: u32,
-    /// How matrix units take a tile; `None` where lanes compute, in f32.
+    /// Cut of a tile for matrix units; `None` for the scalar f32 path.
     pub matrix: Option<Cut>,
 }
 
@@ -47,9 +47,9 @@ pub const SPLIT_TOKENS: u32 = 256;
 /// Scratch of [`AttentionTile::splits`] above 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Partials {
-    /// What splits give, f32: [`AttentionTile::partial_bytes`].
+    /// Partial results of the splits, f32: [`AttentionTile::partial_bytes`].
     pub sums: BufferSlice,
-    /// How many splits are done, u32 `[tiles, heads]`: zeroes before and after.
+    /// Count of finished splits, u32 `[tiles, heads]`; zero before and after the dispatch.
     pub done: BufferSlice,
 }
 
@@ -106,7 +106,7 @@ pub struct Attention {
     pub layout: PageLayout,
     /// Positions a token sees, itself included; 0 for all.
     pub window: u32,
-    /// Whether a token sees only itself and those before it; else also those behind it, and windows
+    /// True if a token sees only itself and those before it; else also those behind it, and windows
     /// are not for it.
     pub causal: bool,
     /// Factor of the scores.
@@ -127,7 +127,7 @@ pub struct Attention {
     pub kv: BufferSlice,
     /// f32 `[tokens, heads * head_dim]`.
     pub y: BufferSlice,
-    /// Where the positions of a tile may be split.
+    /// Workspace of split positions; `None` where a tile is not split.
     pub partials: Option<Partials>,
 }
 

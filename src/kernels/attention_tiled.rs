@@ -31,19 +31,19 @@ const Q_SMALL_DIM_MAX: u32 = 64;
 /// Sums that a lane has registers for.
 const SUMS_MAX: u32 = 128;
 
-/// How matrix units take a tile.
+/// Cut of a tile for matrix units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cut {
     /// Subgroups, each with as many rows as a fragment.
     pub subgroups: u32,
     /// Positions of a block.
     pub positions: u32,
-    /// Whether q stays in shared memory; else it is kept in fragments, beside the sums.
+    /// True if q stays in shared memory; else it is kept in fragments, beside the sums.
     pub q_shared: bool,
 }
 
 impl Cut {
-    /// Whether the shader can take heads of so many dimensions in it, on a device.
+    /// True if the shader can take heads of so many dimensions in it, on a device.
     fn is_possible(self, caps: &Capabilities, units: MatrixUnits, head_dim: u32) -> bool {
         let MatrixUnits { m, n, k, subgroup } = units;
         let divides = [head_dim, self.positions]
@@ -70,7 +70,7 @@ impl Cut {
     }
 }
 
-/// Whether a device offers it, for heads that fit its units.
+/// True if a device offers it, for heads that fit its units.
 #[must_use]
 pub fn is_offered(caps: &Capabilities) -> bool {
     caps.half_arithmetic && caps.subgroup_ops && caps.matrix_units.is_some()

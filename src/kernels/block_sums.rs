@@ -11,7 +11,7 @@ const SUMS_BYTES: u64 = 16;
 const _: () = assert!(spirv::BLOCK_SUMS_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::BLOCK_SUMS_BINDINGS == 4 && spirv::BLOCK_SUMS_SPECS == 4);
 
-/// What the kernel makes of rows of x.
+/// Output of the kernel: block sums of rows of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summed {
     /// x times the gain of a norm, f32 `[rows, K]`; x itself where there is no norm.

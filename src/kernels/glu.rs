@@ -21,7 +21,7 @@ const _: () = assert!(spirv::GLU_BINDINGS == 2 && spirv::GLU_SPECS == 4);
 /// Workgroups a token's row is shared by.
 const PARTS: u32 = 4;
 
-/// What one glu does.
+/// Arguments of one gated linear unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Glu {
     /// f32 `[tokens, 2 * dim]`: `group` values of gate and `group` of up in turn.

@@ -16,7 +16,7 @@ use crate::tensor::layout::Layout;
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
-    /// Of quads, words and x; filled in by the executor where there are pointers.
+    /// Addresses of quads, words and x; the executor fills them in where pointers are used.
     pub addresses: [[u32; 2]; 3],
     pub units: u32,
     pub rows: u32,
@@ -33,7 +33,7 @@ pub struct Params {
 const _: () = assert!(spirv::MATMUL_F32_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MATMUL_F32_BINDINGS == 6 && spirv::MATMUL_F32_SPECS == 8);
 
-/// What happens to a matmul.
+/// Operation fused behind a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epilogue {
     /// y = scale * v
@@ -51,21 +51,21 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// Whether two rows of W make one of y.
+    /// True if two rows of W yield one row of y.
     #[must_use]
     pub fn is_glu(self) -> bool {
         matches!(self, Self::SwiGlu | Self::GeGlu)
     }
 }
 
-/// What a matmul has bound, whether its weights are interleaved or sliced.
+/// Bindings of a matmul, with interleaved or sliced weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// Plane of quads.
     pub quads: BufferSlice,
     /// Plane of words; the quads again where there are none.
     pub words: BufferSlice,
-    /// Right-hand side.
+    /// Activations, `[tokens, x_stride]`.
     pub x: BufferSlice,
     /// Result.
     pub y: BufferSlice,
@@ -127,7 +127,7 @@ impl Tier {
     /// All of them; their order is that of their numbers.
     pub const ALL: [Self; 5] = [Self::Scalar, Self::Matrix, Self::Half, Self::Bytes, Self::Summed];
 
-    /// Its name, as kernels have it.
+    /// Name of the tier within kernel names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -178,7 +178,7 @@ impl TileConfig {
 /// One matmul: y\[t\] = epilogue(W norm(x\[t\])).
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul<'a> {
-    /// Weights.
+    /// Packed weight matrix.
     pub weights: &'a PackedMatrix,
     /// f32 `[tokens, x_stride]`.
     pub x: BufferSlice,
@@ -198,7 +198,7 @@ pub struct Matmul<'a> {
     pub bias: Option<BufferSlice>,
     /// Factor of the matmul, bias included, or its soft cap; see [`Epilogue`].
     pub scale: f32,
-    /// What happens to the matmul.
+    /// Operation fused behind the matmul.
     pub epilogue: Epilogue,
     /// Room for what a dispatch before makes of x: where the weights are sliced, sums
     /// ([`block_sums::bytes`] for all tokens); else narrower numbers ([`quantize_x::bytes`]), which

@@ -40,13 +40,13 @@ impl Params {
         Self { matmul, expert_first: 0, expert_count: 0, used: 1, list_max: 0, experts: 0 }
     }
 
-    /// Whether it has experts.
+    /// True if it has experts.
     #[must_use]
     pub fn has_experts(&self) -> bool {
         self.expert_count > 0
     }
 
-    /// Whether a workgroup takes the list of an expert.
+    /// True if a workgroup takes the list of an expert.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         self.list_max > 0
@@ -82,9 +82,9 @@ const _: () = assert!(spirv::MATMUL_F32_EXPERTS_SPECS == 9);
 /// The matrices of all experts: of one type and shape, one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedExperts {
-    /// Of a single expert's matrix.
+    /// Layout of a single expert's matrix.
     pub layout: Layout,
-    /// How many experts there are.
+    /// Number of experts.
     pub experts: u32,
     /// Plane of quads.
     pub quads: BufferHandle,
@@ -97,7 +97,7 @@ pub struct PackedExperts {
 pub struct ExpertSlice {
     /// The first one.
     pub first: u32,
-    /// How many.
+    /// Number of items.
     pub count: u32,
     /// Their part of the plane of quads.
     pub quads: BufferSlice,
@@ -106,13 +106,13 @@ pub struct ExpertSlice {
 }
 
 impl PackedExperts {
-    /// Whether every binding of such matrices fits the device.
+    /// True if every binding of such matrices fits the device.
     #[must_use]
     pub fn is_bindable(layout: &Layout, experts: u32, caps: &Capabilities) -> bool {
         Self::experts_a_slice(layout, experts, caps) > 0
     }
 
-    /// How many experts a binding holds, so that the next one starts aligned; 0 where none fits.
+    /// Number of experts per binding such that the next one starts aligned; 0 if not even one fits.
     fn experts_a_slice(layout: &Layout, experts: u32, caps: &Capabilities) -> u32 {
         let planes = [layout.group_quad_bytes(), layout.group_word_bytes()]
             .map(|bytes| bytes * layout.groups());
@@ -154,7 +154,7 @@ impl PackedExperts {
     }
 }
 
-/// Where the experts of a batch's tokens are written.
+/// Routing of a batch's tokens to experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routes {
     /// u32 `[routes]`: the expert of each route. A workgroup takes one route.
@@ -167,7 +167,7 @@ pub enum Routes {
 /// One matmul: y\[r\] = epilogue(W\[expert(r)\] norm(x\[r / used\])) for every route r.
 #[derive(Clone, Copy, Debug)]
 pub struct MatmulExperts<'a> {
-    /// Weights.
+    /// Packed weight matrix.
     pub weights: &'a PackedExperts,
     /// Which route goes to which expert.
     pub routes: Routes,
@@ -187,7 +187,7 @@ pub struct MatmulExperts<'a> {
     pub y_offset: u64,
     /// RMS norm of x: gain, f32 `[row_len]`, and epsilon.
     pub norm: Option<(BufferSlice, f32)>,
-    /// What happens to the matmul.
+    /// Operation fused behind the matmul.
     pub epilogue: Epilogue,
     /// Room for a narrower x, [`super::quantize_x::bytes`] for all its rows; without it matmuls are
     /// in f32.
@@ -195,7 +195,7 @@ pub struct MatmulExperts<'a> {
 }
 
 impl MatmulExperts<'_> {
-    /// How the work is cut in f32: columns for the routes that an expert has on average.
+    /// Tile configuration in f32, with columns for the average number of routes per expert.
     fn shape(&self, caps: &Capabilities) -> TileConfig {
         let columns = match self.routes {
             Routes::Each(_) => 1,

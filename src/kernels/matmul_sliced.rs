@@ -28,13 +28,13 @@ fn tile_tokens(tokens: u32) -> u32 {
 /// Columns of a tile at most where x is added up before.
 const SUMMED_TOKENS_MAX: u32 = 8;
 
-/// Whether a dispatch is a matmul with sliced weights.
+/// True if a dispatch is a matmul with sliced weights.
 #[must_use]
 pub fn is_sliced(dispatch: &Dispatch) -> bool {
     dispatch.kernel.name.starts_with("matmul_sliced")
 }
 
-/// Whether a matmul has the sums of x's blocks bound, in place of a norm's gain.
+/// True if a matmul has the sums of x's blocks bound, in place of a norm's gain.
 #[must_use]
 pub fn is_summed(matmul: &Dispatch) -> bool {
     is_sliced(matmul) && matmul.spec[8] == 1
@@ -83,7 +83,7 @@ pub fn summed(
     Some([block_sums::of_matmul(caps, matmul, &summed), after])
 }
 
-/// Whether matrices of a type are to be sliced on a device: not where one of the kernels that read
+/// True if matrices of a type are to be sliced on a device: not where one of the kernels that read
 /// them computes wrongly.
 #[must_use]
 pub fn is_wanted(caps: &Capabilities, dtype: DType) -> bool {

@@ -46,7 +46,7 @@ fn block_bytes(tier: Tier) -> u32 {
     if tier == Tier::Bytes { matmul_bytes::BLOCK_BYTES } else { BLOCK_BYTES }
 }
 
-/// Whether a device offers a tier.
+/// True if a device offers a tier.
 #[must_use]
 pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
     match tier {
@@ -58,7 +58,7 @@ pub fn is_offered(caps: &Capabilities, tier: Tier) -> bool {
     }
 }
 
-/// Whether a device offers any tier but that of f32.
+/// True if a device offers any tier but that of f32.
 #[must_use]
 pub fn is_any_offered(caps: &Capabilities) -> bool {
     REDUCED_TIERS.iter().any(|tier| is_offered(caps, *tier))
@@ -84,7 +84,7 @@ fn kernel(caps: &Capabilities, matmul: &Dispatch, tier: Tier) -> Option<&'static
     (!avoided).then_some(kernel)
 }
 
-/// How subgroups share a tile.
+/// Division of a tile among subgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spread {
     across: u32,
@@ -109,7 +109,7 @@ impl Spread {
         all.filter(fits).min_by_key(loads)
     }
 
-    /// That of a shape.
+    /// Division for a tile configuration.
     fn of_shape(caps: &Capabilities, shape: TileConfig) -> Option<Self> {
         let units = caps.matrix_units?;
         let threads = shape.split * caps.lanes;
@@ -130,7 +130,7 @@ fn shape(caps: &Capabilities, tier: Tier, rows: u32, tokens: u32) -> Option<Tile
     is_possible(caps, shape).then_some(shape)
 }
 
-/// Whether a device can run a shape.
+/// True if a device can run a shape.
 fn is_possible(caps: &Capabilities, shape: TileConfig) -> bool {
     let rows = shape.rows * caps.lanes;
     let fits = shape.split * caps.lanes <= caps.workgroup_invocations_max
@@ -148,7 +148,7 @@ fn is_possible(caps: &Capabilities, shape: TileConfig) -> bool {
     is_offered(caps, shape.tier) && fits && divides && shape.rows.is_multiple_of(2)
 }
 
-/// Whether a shape is among those that a matmul may have in its tier.
+/// True if a shape is among those that a matmul may have in its tier.
 pub(super) fn is_wanted(caps: &Capabilities, wanted: TileConfig) -> bool {
     let mut all = TOKENS_WANTED.into_iter().flat_map(|tokens| {
         ROWS_WANTED.into_iter().filter_map(move |rows| shape(caps, wanted.tier, rows, tokens))

@@ -9,7 +9,7 @@ use crate::tensor::layout::Layout;
 pub struct PackedMatrix {
     /// Type, shape and interleave.
     pub layout: Layout,
-    /// Whether it is sliced rather than interleaved.
+    /// True if it is sliced rather than interleaved.
     pub sliced: bool,
     /// Plane of quads.
     pub quads: BufferHandle,
@@ -33,7 +33,7 @@ pub struct RowSlice {
 }
 
 impl PackedMatrix {
-    /// How it lies in its planes.
+    /// Packing of the matrix in its planes.
     #[must_use]
     pub fn packing(&self) -> Packing {
         Packing { layout: self.layout, sliced: self.sliced }
@@ -88,7 +88,7 @@ impl PackedMatrix {
         step
     }
 
-    /// Whether every binding of the matrix fits the device.
+    /// True if every binding of the matrix fits the device.
     #[must_use]
     pub fn is_bindable(packing: &Packing, caps: &Capabilities, group_multiple: u64) -> bool {
         let step = Self::slice_step(packing, caps, group_multiple);

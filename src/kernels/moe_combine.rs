@@ -21,7 +21,7 @@ const _: () = assert!(spirv::MOE_COMBINE_BINDINGS == 5 && spirv::MOE_COMBINE_SPE
 /// Workgroups a token's row is shared by.
 const PARTS: u32 = 4;
 
-/// What is added up, and where to.
+/// Arguments: the weighted sum of expert outputs, and its destination.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeCombine {
     /// f32 `[tokens, used, dim]`.
@@ -39,7 +39,7 @@ pub struct MoeCombine {
     pub used: u32,
     /// Factor of the whole sum.
     pub factor: f32,
-    /// Whether the sum is added to y rather than stored.
+    /// True if the sum is added to y rather than stored.
     pub residual: bool,
 }
 

@@ -16,16 +16,16 @@ pub struct Params {
 const _: () = assert!(spirv::MOE_ROUTE_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::MOE_ROUTE_BINDINGS == 3 && spirv::MOE_ROUTE_SPECS == 7);
 
-/// How a router chooses.
+/// Routing function of a mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {
     /// Experts to choose from.
     pub experts: u32,
     /// Experts of a token, at most `experts`.
     pub used: u32,
-    /// Whether a weight is the sigmoid of its logit rather than the softmax of all.
+    /// True if a weight is the sigmoid of its logit rather than the softmax of all.
     pub sigmoid: bool,
-    /// Whether the weights of a token are divided by their sum.
+    /// True if the weights of a token are divided by their sum.
     pub normalise: bool,
     /// Factor of the weights.
     pub scale: f32,

@@ -20,7 +20,7 @@ impl KvFormat {
     /// Values that share a scale in [`KvFormat::Q8_0`].
     pub const BLOCK: u32 = 32;
 
-    /// Its number in the shaders.
+    /// Code of the format in shaders.
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
@@ -46,7 +46,7 @@ impl KvFormat {
         }
     }
 
-    /// Whether heads of so many dimensions can be kept in it.
+    /// True if heads of so many dimensions can be kept in it.
     #[must_use]
     pub const fn holds(self, head_dim: u32) -> bool {
         !matches!(self, Self::Q8_0) || head_dim.is_multiple_of(Self::BLOCK)
@@ -85,7 +85,7 @@ pub struct PageLayout {
     pub kv_heads: u32,
     /// Dimensions of a head, a multiple of 8, and one that the format holds.
     pub head_dim: u32,
-    /// What keys and values are kept as.
+    /// Storage format of keys and values.
     pub format: KvFormat,
     /// Words of a position's key that are side by side: a quad, which a lane loads at once, or one
     /// word, where lanes load together.

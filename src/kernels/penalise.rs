@@ -16,7 +16,7 @@ pub struct Params {
 const _: () = assert!(spirv::PENALISE_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::PENALISE_BINDINGS == 4 && spirv::PENALISE_SPECS == 3);
 
-/// What is made less likely.
+/// Arguments of the penalties on repeated tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Penalise {
     /// f32 `[rows, stride]`.

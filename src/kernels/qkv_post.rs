@@ -22,7 +22,7 @@ pub struct Params {
 const _: () = assert!(spirv::QKV_POST_PUSH_BYTES as usize == size_of::<Params>());
 const _: () = assert!(spirv::QKV_POST_BINDINGS == 8 && spirv::QKV_POST_SPECS == 8);
 
-/// How q and k are normalised.
+/// Normalisation of q and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// Each head by its mean square. Gains: f32 `[head_dim]`.
@@ -36,7 +36,7 @@ pub enum NormKind {
 /// Norms of q and k.
 #[derive(Clone, Copy, Debug)]
 pub struct Norms {
-    /// How.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// Gain of q.
     pub q_gain: BufferSlice,
@@ -53,7 +53,7 @@ pub struct QkvPost {
     pub heads: u32,
     /// The pages: their heads, and what these hold.
     pub layout: PageLayout,
-    /// Whether RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
+    /// True if RoPE pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
     pub neox: bool,
     /// Dimensions that are rotated, even; 0 for none.
     pub rope_dim: u32,

@@ -10,7 +10,7 @@ use crate::gpu::{BufferSlice, Capabilities, Dispatch, Recording};
 #[repr(C)]
 #[allow(missing_docs)] // the shader's Params say what each is
 pub struct Params {
-    /// Of x; filled in by the executor where there are pointers.
+    /// Address of x; the executor fills it in where pointers are used.
     pub x_address: [u32; 2],
     pub part: u32,
 }

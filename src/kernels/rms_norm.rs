@@ -30,7 +30,7 @@ pub struct RmsNorm {
     pub dim: u64,
     /// Added to the mean square.
     pub epsilon: f32,
-    /// Whether the result is added to y rather than stored.
+    /// True if the result is added to y rather than stored.
     pub residual: bool,
 }
 

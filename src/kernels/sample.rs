@@ -44,7 +44,7 @@ pub fn record(
     });
 }
 
-/// Whether the device computes all of it as it should.
+/// True if the device computes all of it as it should.
 #[must_use]
 pub fn is_sound(caps: &Capabilities) -> bool {
     [&spirv::MAXIMA, &spirv::PENALISE, &spirv::SAMPLE].iter().all(|kernel| !caps.avoids(kernel))

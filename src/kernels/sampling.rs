@@ -26,7 +26,7 @@ const HALVINGS_MAX: f32 = 31.0;
 /// Logarithm of the largest weight.
 const WEIGHT_BITS: u32 = 30;
 
-/// How the token of a row is chosen; as the shaders take it.
+/// Sampling settings of one row, in the shaders' layout.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Row {
@@ -42,7 +42,7 @@ pub struct Row {
     pub distance_max: f32,
     /// Halvings of the weight for each unit of distance from the best logit, at the temperature.
     pub halvings: f32,
-    /// Where to draw, in 2^-32.
+    /// Uniform random number, in units of 2^-32.
     pub random: u32,
     /// Tokens in the row's list of those that are made less likely.
     pub penalties: u32,
@@ -52,9 +52,9 @@ pub struct Row {
     pub penalty: f32,
     /// Factor of their logits above 0.
     pub relief: f32,
-    /// What their logits lose then, for each time that the token is there.
+    /// Frequency penalty: subtracted once per occurrence of the token.
     pub frequency: f32,
-    /// What they lose besides, once.
+    /// Presence penalty: subtracted once if the token occurs at all.
     pub presence: f32,
 }
 
@@ -62,9 +62,9 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Penalty {
-    /// The token.
+    /// Token id.
     pub token: u32,
-    /// How often it is among the last of the text.
+    /// Number of occurrences within the penalty window.
     pub count: u32,
 }
 

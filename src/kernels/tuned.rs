@@ -85,8 +85,8 @@ pub fn reshaped(
     }
 }
 
-/// Whether a dispatch is the first of a matmul's two: what it makes of x is overwritten by the
-/// next such dispatch.
+/// True if a dispatch is the first of a matmul's two: what it makes of x is overwritten by the next
+/// such dispatch.
 #[must_use]
 pub fn is_made_before(dispatch: &Dispatch) -> bool {
     ["block_sums", "quantize_x"].iter().any(|stem| dispatch.kernel.name.starts_with(stem))
@@ -156,7 +156,7 @@ fn shapes_in_f32(caps: &Capabilities, dispatch: &Dispatch) -> Vec<TileConfig> {
     shapes
 }
 
-/// Whether a choice, which may come from a file, is one that a matmul can have: whatever else it
+/// True if a choice, which may come from a file, is one that a matmul can have: whatever else it
 /// says is not taken.
 fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: TileConfig) -> bool {
     match shape.tier {
@@ -169,7 +169,7 @@ fn is_possible(caps: &Capabilities, dispatch: &Dispatch, shape: TileConfig) -> b
 
 const CANDIDATES_MAX: usize = 10;
 
-/// Whether the partial sums of the rows of lanes fit a workgroup's memory.
+/// True if the partial sums of the rows of lanes fit a workgroup's memory.
 fn fits_shared(caps: &Capabilities, shape: TileConfig) -> bool {
     let sums = shape.split * shape.tokens * (shape.rows * caps.lanes + 1);
     shape.split == 1 || 4 * sums <= caps.shared_bytes_max
@@ -229,26 +229,26 @@ pub(super) fn append(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AnyTileConfig {
-    /// Of a matmul.
+    /// Tile configuration of a matmul.
     Matmul(TileConfig),
-    /// Of attention.
+    /// Tile of attention.
     Attention(Tile),
 }
 
-/// What is measured of [`attention::AttentionTile`].
+/// The parts of [`attention::AttentionTile`] that the autotuner times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tile {
     /// Neighbouring tokens of a session that a workgroup takes at most.
     pub tile_tokens: u32,
     /// Query heads of one kv head that it takes.
     pub heads: u32,
-    /// How matrix units take it, where they do.
+    /// Cut for matrix units, if they are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<Cut>,
 }
 
 impl Tile {
-    /// That of a shape.
+    /// Division for a tile configuration.
     #[must_use]
     pub fn of(shape: attention::AttentionTile) -> Self {
         Self { tile_tokens: shape.tile_tokens, heads: shape.heads, matrix: shape.matrix }
@@ -265,9 +265,9 @@ impl Tile {
 /// Batches whose attention is cut alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batches {
-    /// Of prompts, or parts of them.
+    /// Prompts and prefill chunks.
     Prompts = 0,
-    /// Of a token of each session.
+    /// Decode steps: one token per session.
     Single = 1,
     /// Of prompts of [`attention_tiled::TOKENS_MIN`] tokens or more, where narrower numbers than
     /// f32 are wanted and there are matrix units.
@@ -275,7 +275,7 @@ pub enum Batches {
 }
 
 impl Batches {
-    /// Those without narrower numbers.
+    /// Batch kinds of the f32 path.
     #[must_use]
     pub fn plain(one_token_each: bool) -> Self {
         if one_token_each { Self::Single } else { Self::Prompts }

@@ -40,9 +40,9 @@ impl std::ops::AddAssign for Work {
 /// Neighbouring positions of one session that a step computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
-    /// The first.
+    /// First index.
     pub first: u64,
-    /// How many.
+    /// Number of items.
     pub count: u64,
 }
 
@@ -97,7 +97,7 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
     Some(work)
 }
 
-/// What tells apart the dispatches of a kernel in a table: `matmul_q4_1 1536x576 t8`.
+/// Label of a dispatch in tables, e.g. `matmul_q4_1 1536x576 t8`.
 #[must_use]
 pub fn label(command: &Command) -> String {
     match command {
@@ -165,7 +165,7 @@ fn of_block_sums(dispatch: &Dispatch) -> Work {
     of_rows_before(dispatch, sums.bytes + gained_bytes)
 }
 
-/// Of the first of a matmul's two dispatches.
+/// Work of a matmul's activation pre-pass.
 fn of_rows_before(dispatch: &Dispatch, written_bytes: u64) -> Work {
     let params: quantize_x::Params = bytemuck::pod_read_unaligned(&dispatch.push);
     let rows = u64::from(dispatch.groups[0]);

@@ -10,7 +10,7 @@ use crate::gpu::{
     Recording,
 };
 
-/// How long a probe may take, its compilation included.
+/// Time limit of a probe, compilation included.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A small dispatch over buffers of its own, or several that make the same of them.
@@ -188,7 +188,7 @@ impl Probe {
         Ok(self.compare(&found, &wanted))
     }
 
-    /// How outputs of [`Probe::run`] differ from those wanted.
+    /// Difference between outputs of [`Probe::run`] and the expected ones.
     #[must_use]
     pub fn compare(&self, found: &[Vec<u8>], wanted: &[Vec<u8>]) -> Option<Difference> {
         let pairs = self.outputs().zip(found.iter().zip(wanted));
@@ -203,7 +203,7 @@ impl Probe {
         })
     }
 
-    /// Whether two runs made the same bits, but for what is of no use any more.
+    /// True if two runs made the same bits, but for what is of no use any more.
     #[must_use]
     pub fn is_same(&self, found: &[Vec<u8>], other: &[Vec<u8>]) -> bool {
         let pairs = self.outputs().zip(found.iter().zip(other));

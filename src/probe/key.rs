@@ -16,7 +16,7 @@ use crate::kernels::spirv;
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Of how kernels are probed: to be raised where what was found before may have been wrong.
+/// Revision of the probing method; raise it when earlier findings may have been wrong.
 const REVISION: u32 = 3;
 
 /// Whom a finding is about.
@@ -34,13 +34,13 @@ pub struct Key {
     /// This program's version, and the hash of its shaders.
     version: String,
     shaders: u64,
-    /// How it was found.
+    /// Revision of the probing method.
     #[serde(default)]
     revision: u32,
 }
 
 impl Key {
-    /// Of an open device.
+    /// Key of an open device.
     #[must_use]
     pub fn of(caps: &Capabilities) -> Self {
         let features =

@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Bytes,
     /// Blocks of 32 quants that may be off by one, their scale, and the sums of both halves.
     QuantizedX,
-    /// Of no use once the dispatch is done.
+    /// Scratch whose contents do not matter after the dispatch.
     Scratch,
 }
 
@@ -70,9 +70,9 @@ impl Kind {
 pub struct Difference {
     /// Index in the output.
     pub at: usize,
-    /// What the device computed.
+    /// Value computed by the device.
     pub found: f64,
-    /// What the reference computed.
+    /// Value computed by the reference executor.
     pub wanted: f64,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     });
 }
 
-/// Of the rows of W that are bound, or of one expert's of them.
+/// Packing of the bound rows of W, or of one expert's rows.
 pub(super) fn packing(dispatch: &Dispatch, params: &Params) -> Packing {
     let glu = is_glu(dispatch.spec[7]);
     let rows = if glu { params.groups * dispatch.spec[0] } else { params.rows };

@@ -56,7 +56,7 @@ impl Memory {
         bytemuck::cast_slice(self.words(slice))
     }
 
-    /// Has `write` change the floats of `slice` while it reads other buffers.
+    /// Lets `write` change the floats of `slice` while it reads other buffers.
     pub fn update(&mut self, slice: BufferSlice, write: impl FnOnce(&Self, &mut [f32])) {
         self.update_words(slice, |memory, words| write(memory, bytemuck::cast_slice_mut(words)));
     }

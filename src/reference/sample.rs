@@ -8,7 +8,7 @@ use crate::kernels::sampling::{
     KEY_INFINITE, KEY_LEAST, LOG2_E, NONE, Row, draw, key, part_of, weight,
 };
 
-/// What rows of logits want.
+/// Sampling settings of the rows of logits.
 pub(super) fn rows_of(memory: &Memory, wanted: BufferSlice, count: u32) -> Vec<Row> {
     let words = count as usize * size_of::<Row>() / 4;
     bytemuck::cast_slice(&memory.words(wanted)[..words]).to_vec()
@@ -46,7 +46,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
     });
 }
 
-/// Whether the device has room for the tokens that it looks at.
+/// True if the device has room for the tokens that it looks at.
 fn fits(logits: &[f32], maxima: &[[u32; 2]], row: &Row, (best_key, best): (u32, f32)) -> bool {
     let cuts = row.top_p != u32::MAX;
     let distance_max = if cuts { f32::MAX } else { row.distance_max };
