@@ -9,7 +9,7 @@ use super::source::Source;
 /// Bytes read ahead at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What is being read, for messages.
+/// Place in the file being read, for messages.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     Header,

@@ -13,9 +13,9 @@ use crate::tensor::DType;
 #[derive(Debug, Error)]
 #[error("{}: {fault}", .path.display())]
 pub struct GgufError {
-    /// The file.
+    /// Path of the file.
     pub path: Arc<Path>,
-    /// What is wrong with it.
+    /// Fault found in the file.
     pub fault: GgufFault,
 }
 
@@ -25,7 +25,7 @@ impl GgufError {
     }
 }
 
-/// What is wrong with a GGUF file. Names from the file are shortened and escaped.
+/// Fault in a GGUF file. Names from the file are shortened and escaped.
 #[derive(Debug, Error)]
 #[allow(missing_docs)] // the message says what each field is
 pub enum GgufFault {

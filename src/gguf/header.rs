@@ -35,7 +35,7 @@ const ENTRY_BYTES_MIN: u64 = 8 + 4 + 1;
 /// Least bytes of a tensor description: length of the name, dimensions, type, offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 4 + 8;
 
-/// What a file's header says.
+/// Counts and version from a file's header.
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) alignment: u32,

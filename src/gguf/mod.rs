@@ -124,7 +124,7 @@ impl GgufFile {
         }
     }
 
-    /// Where the file was opened; of a split model, its first part.
+    /// Path the file was opened at; for a split model, of its first part.
     pub fn path(&self) -> &Path {
         &self.parts[0].path
     }

@@ -36,7 +36,7 @@ impl Split {
         format!("-{:05}-of-{:05}.gguf", u64::from(self.no) + 1, self.count)
     }
 
-    /// Where the parts are, of which one is at `path`.
+    /// Paths of all parts of a split model, one of which is at `path`.
     fn paths(self, path: &Path) -> Result<Vec<PathBuf>, GgufFault> {
         let found = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if self.no >= self.count || self.count > PARTS_MAX {

@@ -55,14 +55,14 @@ impl TensorType {
 /// One tensor of a file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
-    /// Its name, unique in the file.
+    /// Name, unique in the file.
     pub name: String,
-    /// Its type.
+    /// Type of the elements.
     pub dtype: TensorType,
     /// One to four dimensions in ggml's order: `dims[0]` is the length of a row. None is zero and
     /// their product fits in a u64.
     pub dims: Vec<u64>,
-    /// Where its data start, in bytes from the start of the file, or of its part of the model.
+    /// Offset of the data in bytes, from the start of the file (of a split model, of its part).
     pub offset: u64,
     /// Size of its data in bytes; all are within the file.
     pub bytes: u64,

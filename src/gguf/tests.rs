@@ -202,7 +202,7 @@ fn patched(mut bytes: Vec<u8>, at: usize, part: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Where the value of the first entry begins, behind its type, if its key is one byte long.
+/// Offset of the first entry's value, after its type, for a key of one byte.
 const FIRST_VALUE: usize = 4 + 4 + 8 + 8 + (8 + 1) + 4;
 
 fn one_entry(value: impl Into<Value>) -> Vec<u8> {

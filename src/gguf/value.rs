@@ -43,7 +43,7 @@ pub enum Array {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StrArray {
     text: String,
-    /// Where each string ends in `text`.
+    /// End of each string in `text`.
     ends: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl StrArray {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -110,7 +110,7 @@ impl Array {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,7 +8,7 @@ use crate::kernels::PageLayout;
 pub struct KvConfig {
     /// Pages of one layer.
     pub layout: PageLayout,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
     /// Positions of the longest session.
     pub context_tokens: usize,

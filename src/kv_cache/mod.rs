@@ -56,14 +56,14 @@ impl KvLease {
         self.pages.len() * PageLayout::TOKENS as usize
     }
 
-    /// Its pages, in the order of their positions.
+    /// Pages, in the order of their positions.
     #[must_use]
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
 }
 
-/// Why a lease cannot be had or grown.
+/// Reason a lease cannot be created or grown.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LeaseError {
     /// Every row of the block tables is taken.
@@ -75,14 +75,14 @@ pub enum LeaseError {
     /// Not enough pages are free.
     #[error("{wanted_pages} KV pages wanted, {free_pages} are free")]
     NoPages {
-        /// Pages wanted.
+        /// Number of pages requested.
         wanted_pages: usize,
-        /// Pages free.
+        /// Number of free pages.
         free_pages: usize,
     },
 }
 
-/// The pool.
+/// Pool of KV pages, with the block tables of all leases.
 #[derive(Debug)]
 pub struct KvCache {
     config: KvConfig,
@@ -131,7 +131,7 @@ impl KvCache {
         })
     }
 
-    /// Sizes.
+    /// Sizes of the pool.
     #[must_use]
     pub fn config(&self) -> &KvConfig {
         &self.config
@@ -276,7 +276,7 @@ impl KvCache {
         }
     }
 
-    /// Whether any page of the lease has another owner.
+    /// True if any page of the lease has another owner.
     #[must_use]
     pub fn shares_pages(&self, lease: &KvLease) -> bool {
         lease.pages.iter().any(|page| self.pool.is_shared(*page))

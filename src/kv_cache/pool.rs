@@ -87,7 +87,7 @@ impl PagePool {
         *owners += 1;
     }
 
-    /// Whether a page has more than one owner.
+    /// True if a page has more than one owner.
     pub(super) fn is_shared(&self, page: PageId) -> bool {
         self.owners[page.0 as usize] > 1
     }

@@ -45,7 +45,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Whether it is one of two matrices that may be one on the device.
+    /// True if it is one of two matrices that may be one on the device.
     fn is_gated(self) -> bool {
         matches!(self, Self::Gate | Self::Up)
     }
@@ -71,7 +71,7 @@ pub(super) struct Pair {
     pub name: String,
     pub row_len: u64,
     pub rows: u64,
-    /// With padding.
+    /// Rank, rounded up to the padding of a matrix row.
     pub rank: u64,
     /// alpha / rank, or 1 where there is no alpha.
     pub scale: f32,
@@ -136,7 +136,7 @@ impl AdapterFile {
         Ok(Self { path: file.path().to_owned(), padded, pairs })
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

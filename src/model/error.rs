@@ -19,9 +19,9 @@ pub enum ModelLoadError {
         path = .path.display()
     )]
     Architecture {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// `general.architecture`.
+        /// Value of `general.architecture`.
         found: String,
         /// The names hob knows.
         supported: String,
@@ -29,25 +29,25 @@ pub enum ModelLoadError {
     /// A metadata value that makes no sense.
     #[error("{path}: key {key}: wanted {wanted}, found {found}", path = .path.display())]
     Value {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The key.
+        /// Metadata key.
         key: String,
-        /// What would be right.
+        /// Acceptable value.
         wanted: String,
-        /// What stands there.
+        /// Value found.
         found: String,
     },
     /// A tensor that is missing, or has another shape or type than its place needs.
     #[error("{path}: tensor {tensor}: wanted {wanted}, found {found}", path = .path.display())]
     Tensor {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// What would be right.
+        /// Acceptable value.
         wanted: String,
-        /// What stands there.
+        /// Value found.
         found: String,
     },
     /// A tensor that this architecture, as hob computes it, would ignore.
@@ -57,9 +57,9 @@ pub enum ModelLoadError {
         path = .path.display()
     )]
     UnknownTensor {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The file's architecture.
         architecture: String,
@@ -71,11 +71,11 @@ pub enum ModelLoadError {
         path = .path.display()
     )]
     Context {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The context that was asked for.
         context_tokens: usize,
-        /// The longest.
+        /// Longest context the model supports, in tokens.
         context_max: u32,
     },
     /// More than the device can take.
@@ -88,13 +88,13 @@ pub enum ModelLoadError {
         scratch = Mib(*.scratch_bytes), free = Mib(*.free_bytes),
     )]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Sum of the three below.
         needed_bytes: u64,
         /// Weights, and those of adapters.
         weights_bytes: u64,
-        /// KV cache.
+        /// Size of the KV cache, in bytes.
         kv_bytes: u64,
         /// Context that the cache is for.
         context_tokens: usize,
@@ -109,9 +109,9 @@ pub enum ModelLoadError {
         path = .path.display(), needed = Mib(*.needed_bytes), free = Mib(*.free_bytes),
     )]
     AdapterTooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it takes.
+        /// Device memory the model needs, in bytes.
         needed_bytes: u64,
         /// Bytes the device may still give.
         free_bytes: u64,

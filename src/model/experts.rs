@@ -22,13 +22,13 @@ pub(super) const EXPERTS_MAX: u32 = 1024;
 /// The shape of the layers' mixtures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixture {
-    /// How the router chooses.
+    /// Routing function.
     pub router: Router,
     /// Width of an expert.
     pub hidden: u64,
     /// Width of the expert that all tokens share; 0 where there is none.
     pub shared_hidden: u64,
-    /// Whether the shared expert's result is weighed by a gate of its own.
+    /// True if the shared expert's result is weighed by a gate of its own.
     pub shared_gate: bool,
     /// Layers at the start that have a plain feed-forward instead.
     pub dense_layers: usize,
@@ -69,7 +69,7 @@ impl Mixture {
     }
 }
 
-/// How the experts' hidden rows are made of the input.
+/// Computation of the experts' hidden rows from the input.
 #[derive(Clone, Debug)]
 enum Hidden {
     /// Groups of gate and up in turn: the activation is an epilogue of the matmul.

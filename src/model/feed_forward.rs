@@ -12,7 +12,7 @@ use crate::kernels::PackedMatrix;
 use crate::kernels::glu::{self, Glu};
 use crate::kernels::matmul::Epilogue;
 
-/// How the hidden row is made of the input.
+/// Computation of the hidden row from the input.
 #[derive(Clone, Debug)]
 pub(super) enum Hidden {
     /// act(gate x) * up x, groups of gate and up in turn: the activation is an epilogue of the

@@ -16,29 +16,29 @@ use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{embed, gather_rows, maxima, sample};
 use crate::kv_cache::KvCache;
 
-/// What a recording depends on; all else is in the contents of [`super::Inputs`] and the block
-/// tables.
+/// Shape of a batch: all that a recording depends on. Everything else is in the contents of
+/// [`super::Inputs`] and the block tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BatchShape {
     /// Tokens of the batch.
     pub tokens: u32,
     /// Tiles of neighbouring tokens of one session.
     pub tiles: u32,
-    /// How attention takes them.
+    /// Tile configuration of attention.
     pub attention: attention::AttentionTile,
     /// Tokens whose logits are wanted.
     pub logit_rows: u32,
-    /// Whether [`super::Inputs::encoded`] is wanted.
+    /// True if [`super::Inputs::encoded`] is wanted.
     pub encoded: bool,
     /// Adapters that a token of the batch uses, by the bits of their numbers.
     pub adapters: u32,
-    /// What becomes of the logits.
+    /// Destination of the logits.
     pub choosing: Choosing,
     /// Which of [`Model::inputs`] it uses; pending tokens are in those of the other turn.
     pub buffer_set: usize,
 }
 
-/// What becomes of logits.
+/// Destination of a step's logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choosing {
     /// The host reads them.
@@ -51,10 +51,10 @@ pub enum Choosing {
 }
 
 impl Model {
-    /// How the attention of a batch of so many tokens is cut, whose longest session has `keys`
-    /// positions. Prompts go to matrix units where narrower numbers are wanted. Of tokens alone,
-    /// each has as many splits as there are, up to a power of two for the sake of few recordings,
-    /// unless the results of splits have no room.
+    /// Tile configuration of attention for a batch of `tokens` tokens whose longest session has
+    /// `keys` positions. Prompts use matrix units if reduced precision is enabled. Decode steps
+    /// split positions across workgroups, with the number of splits rounded to a power of two to
+    /// keep the number of recordings small, unless the workspace for partial results is too small.
     #[must_use]
     pub fn attention_shape(
         &self,
@@ -118,7 +118,7 @@ pub(super) struct Step<'a> {
     pub model: &'a Model,
     pub kv: &'a KvCache,
     pub shape: BatchShape,
-    /// Whether matmuls may be made of more than one dispatch.
+    /// True if matmuls may be made of more than one dispatch.
     pub has_workspace: bool,
 }
 
@@ -353,8 +353,8 @@ impl Step<'_> {
         attention::record(recording, caps, &attend, shape, tiles);
     }
 
-    /// What the layers, and the last norm where there is one, make of every token, on its way back
-    /// to the host.
+    /// Copies the hidden states after the last layer, and after the final norm if there is one, to
+    /// the host.
     fn encoded(&self, recording: &mut Recording) {
         let (hyper, scratch) = (&self.model.hyper, &self.model.scratch);
         let from = match &self.model.head {

@@ -5,7 +5,7 @@ use super::keys::{Keys, WIDTH_MAX};
 use super::{ModelLoadError, RopeSpec};
 use crate::gguf::{Array, Value};
 
-/// How rows are normalised.
+/// Normalisation of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// Divided by the root of their mean square, times a gain.
@@ -14,7 +14,7 @@ pub enum NormKind {
     Layer,
 }
 
-/// How a layer's attention and feed-forward meet the residual stream.
+/// Arrangement of attention and feed-forward around the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// x += attention(norm(x)), then x += feed_forward(norm(x)).
@@ -27,7 +27,7 @@ pub enum Residual {
     NormedSum,
 }
 
-/// How queries and keys are normalised before they are rotated.
+/// Normalisation of queries and keys before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// Not at all.
@@ -51,18 +51,18 @@ pub enum Mlp {
     Gelu,
 }
 
-/// How the rows of a text's tokens become one.
+/// Pooling of a text's token rows into one embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Their mean.
+    /// Mean of all rows.
     Mean,
     /// The first, of the token that stands for the whole text.
     First,
-    /// The last.
+    /// Row of the last token.
     Last,
 }
 
-/// What becomes of the head's product.
+/// Transformation of the head's output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Logits {
     /// Times a factor.
@@ -71,7 +71,7 @@ pub enum Logits {
     SoftCapped(f32),
 }
 
-/// What differs from layer to layer.
+/// Parameters that differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
     /// Positions a token sees, itself included; 0 for all.
@@ -83,7 +83,7 @@ pub struct LayerSpec {
 /// The network's shape and constants. Lengths count values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HyperParams {
-    /// `general.architecture`.
+    /// Value of `general.architecture`.
     pub architecture: String,
     /// Width of the residual stream.
     pub embedding: u64,
@@ -97,7 +97,7 @@ pub struct HyperParams {
     pub head_dim: u32,
     /// Dimensions that are rotated.
     pub rope_dim: u32,
-    /// Whether rotation pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
+    /// True if rotation pairs (i, i + rope_dim / 2) rather than (2 i, 2 i + 1).
     pub neox: bool,
     /// Context it was trained for, in tokens.
     pub context_trained: u32,
@@ -107,15 +107,15 @@ pub struct HyperParams {
     pub norm: NormKind,
     /// Epsilon of all norms.
     pub epsilon: f32,
-    /// Whether attention and feed-forward read the stream through a norm.
+    /// True if attention and feed-forward read the stream through a norm.
     pub norms_before: bool,
     /// Stems of the tensors of these two norms.
     pub norm_names: [&'static str; 2],
     /// Stems of the tensors of the norms behind the two.
     pub norm_after_names: [&'static str; 2],
-    /// Whether their results join it through a norm.
+    /// True if their results join it through a norm.
     pub norms_after: bool,
-    /// Where attention and feed-forward read the stream.
+    /// Arrangement of attention and feed-forward around the residual stream.
     pub residual: Residual,
     /// Norm of queries and keys.
     pub qk_norm: QkNorm,
@@ -123,13 +123,13 @@ pub struct HyperParams {
     pub mlp: Mlp,
     /// Experts in place of the feed-forward, where layers have them.
     pub mixture: Option<Mixture>,
-    /// Whether `ffn_up` holds the rows of the gate before its own.
+    /// True if `ffn_up` holds the rows of the gate before its own.
     pub gate_in_up: bool,
-    /// Whether it makes no logits but reads a whole text at once, every token seeing all.
+    /// True if it makes no logits but reads a whole text at once, every token seeing all.
     pub encoder: bool,
-    /// How the rows of a text become its embedding, where nobody says otherwise.
+    /// Default pooling of a text's rows.
     pub pooling: Pooling,
-    /// Whether an embedding of the position is added to the token's.
+    /// True if an embedding of the position is added to the token's.
     pub learned_positions: bool,
     /// Factor of the token embeddings.
     pub embedding_factor: f32,
@@ -139,11 +139,11 @@ pub struct HyperParams {
     pub attention_soft_cap: f32,
     /// Factor of what attention and feed-forward add to the stream.
     pub residual_factor: f32,
-    /// What becomes of the head's product.
+    /// Transformation of the head's output.
     pub logits: Logits,
     /// Sets of rotation frequencies.
     pub ropes: Vec<RopeSpec>,
-    /// The layers.
+    /// Parameters of each layer, in order.
     pub layers: Vec<LayerSpec>,
 }
 

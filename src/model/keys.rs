@@ -29,7 +29,7 @@ impl<'a> Keys<'a> {
         format!("{}.{key}", self.architecture)
     }
 
-    /// Whether the file has the tensor: some architectures come in two shapes that no key tells
+    /// True if the file has the tensor: some architectures come in two shapes that no key tells
     /// apart.
     pub(super) fn has_tensor(&self, name: &str) -> bool {
         self.file.tensor(name).is_some()

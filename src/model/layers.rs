@@ -54,14 +54,14 @@ impl Norm {
     }
 }
 
-/// What attention or the feed-forward reads.
+/// Input of attention or of the feed-forward.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reads {
     /// The stream through a norm of its own.
     Normed(Norm),
     /// The stream as it is.
     Stream,
-    /// What attention read.
+    /// The same input as attention.
     SameAsAttention,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct QkGains {
     pub k: BufferSlice,
 }
 
-/// One layer.
+/// Weights of one layer.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub attention_reads: Reads,
@@ -87,7 +87,7 @@ pub(super) struct Layer {
     pub feed_forward: FeedForward,
     /// Norm of the feed-forward's result, before it joins the stream.
     pub feed_forward_after: Option<Norm>,
-    /// What adapters add to its matmuls.
+    /// LoRA deltas of its matmuls.
     pub lora_deltas: LoraDeltas,
 }
 
@@ -203,19 +203,19 @@ fn load_qkv(
     Ok(projections)
 }
 
-/// What makes the stream of tokens.
+/// Weights that turn token ids into the residual stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Embeddings {
     pub tokens: PackedMatrix,
-    /// Of positions, where they are learned.
+    /// Learned position embeddings.
     pub positions: Option<PackedMatrix>,
-    /// Of types of tokens, where there are such; all tokens have type 0.
+    /// Token type embeddings; all tokens have type 0.
     pub types: Option<PackedMatrix>,
     /// Norm of their sum.
     pub norm: Option<Norm>,
 }
 
-/// What makes logits of the stream.
+/// Weights that turn the residual stream into logits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub norm: Norm,

@@ -224,7 +224,7 @@ impl<'a> Loader<'a> {
         self.pack(&[Part::whole(tensor)], Arrangement::Stacked)
     }
 
-    /// Whether the parts can make one matrix: one type, and rows that fill their groups.
+    /// True if the parts can make one matrix: one type, and rows that fill their groups.
     pub(super) fn can_join(&self, parts: &[Part<'_>]) -> bool {
         let lanes = self.lanes();
         let dtype = parts[0].tensor.dtype;
@@ -368,7 +368,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// What a tensor takes on the device; a type that packs to more than in its file counts as that.
+/// Bytes of a tensor on the device. Types that are larger when packed than in the file count at
+/// their packed size.
 pub(super) fn packed_bytes(tensor: &TensorInfo, lanes: u64) -> u64 {
     let (rows, row_len) = (tensor.rows(), tensor.row_len());
     match tensor.supported_dtype() {

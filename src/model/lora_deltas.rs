@@ -14,8 +14,7 @@ use crate::kernels::PackedMatrix;
 use crate::kernels::matmul::{self, Epilogue, Matmul};
 use crate::kernels::moe_combine::{self, MoeCombine};
 
-/// What the rows of the scales begin at a multiple of, in floats: the largest alignment that
-/// devices ask for.
+/// Alignment of the rows of scales, in floats: the largest alignment any device requires.
 const SCALES_STEP: u64 = 64;
 
 /// One update on the device.
@@ -110,7 +109,7 @@ impl Model {
         }
     }
 
-    /// Has buffers for rows of this rank.
+    /// Allocates the scratch buffers for adapters of this rank.
     fn make_adapter_scratch(
         &mut self,
         executor: &mut dyn Executor,
@@ -233,7 +232,7 @@ impl AdapterScratch {
 }
 
 impl Step<'_> {
-    /// Whether the step uses one of these updates.
+    /// True if the step uses one of these updates.
     pub(super) fn uses(&self, lora_deltas: &[Update]) -> bool {
         lora_deltas.iter().any(|update| self.shape.adapters >> update.adapter & 1 == 1)
     }

@@ -114,7 +114,7 @@ impl Model {
         })
     }
 
-    /// Has recordings from now on make these choices, which were measured on the device.
+    /// Sets the tile configurations measured by the autotuner; later recordings use them.
     pub fn set_tuned(&mut self, tuned: BTreeMap<Work, Choice>) {
         self.capabilities.tuned = tuned;
     }
@@ -125,7 +125,7 @@ impl Model {
         self.scratch.matmul_workspace(is_sliced)
     }
 
-    /// What the device can do, and how recordings make use of it.
+    /// Capabilities of the device, with the tile configurations that recordings use.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -168,13 +168,13 @@ impl Model {
         self.scratch.limits
     }
 
-    /// Its adapters, by the bits of their numbers.
+    /// Bit set of the loaded adapters' numbers.
     #[must_use]
     pub fn adapters(&self) -> u32 {
         self.adapters
     }
 
-    /// Where the scales of a step's tokens go, for one of its adapters: f32 `[tokens]`.
+    /// Buffer of one adapter's scales for the tokens of a step: f32 `[tokens]`.
     ///
     /// # Panics
     /// If there is no such adapter: a bug of the caller.

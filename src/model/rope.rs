@@ -20,7 +20,7 @@ const FINE: usize = 64;
 /// Tensors that divide the frequencies, one factor a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeFactors {
-    /// None.
+    /// No rotation.
     None,
     /// `rope_freqs.weight`, where the file has it.
     OneSet,

@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 16;
 /// Fewer bytes of rows than this are not worth a thread.
 const THREAD_BYTES: u64 = 128 << 10;
 
-/// How rows of several tensors make one matrix.
+/// Arrangement of rows from several tensors in one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrangement {
     /// One tensor after the other.
@@ -40,7 +40,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Where the rows of a matrix come from.
+/// Source of a matrix's rows.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub file: &'a GgufFile,

@@ -21,7 +21,7 @@ pub struct Limits {
     pub kv_bytes: u64,
     /// Bytes of the adapters that will be added to it.
     pub adapter_bytes: u64,
-    /// Whether matmuls, and attention of prompts, may be made of narrower numbers than f32
+    /// True if matmuls, and attention of prompts, may be made of narrower numbers than f32
     /// (`numerics = "fastest"`).
     pub reduced_precision: bool,
 }
@@ -53,7 +53,7 @@ pub struct Inputs {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scratch {
     pub limits: Limits,
-    /// In turn.
+    /// Two buffer sets, used alternately.
     pub inputs: [Inputs; 2],
     /// Residual stream, `[embedding]`.
     pub stream: BufferSlice,
@@ -63,7 +63,7 @@ pub(super) struct Scratch {
     pub q: BufferSlice,
     /// `[heads * head_dim]`.
     pub attended: BufferSlice,
-    /// Where the positions of a token are split.
+    /// Partial results of split attention.
     pub partials: Partials,
     /// Result of a block before its own norm, `[embedding]`.
     pub block: BufferSlice,
@@ -72,13 +72,13 @@ pub(super) struct Scratch {
     pub normed: BufferSlice,
     /// Gate and up where they are not fused, `[2 * feed_forward]`.
     pub gate_up: BufferSlice,
-    /// `[feed_forward]`.
+    /// Hidden rows, f32 `[tokens, feed_forward]`.
     pub hidden: BufferSlice,
-    /// Of the layers with experts.
+    /// Scratch of layers with experts.
     pub mixture: Option<MixtureScratch>,
     /// Rows of the stream whose logits are wanted, `[logit_rows_max, embedding]`.
     pub gathered: BufferSlice,
-    /// `[logit_rows_max, vocab]`.
+    /// Logits, f32 `[logit_rows_max, vocab]`.
     pub logits: BufferSlice,
     /// For what is made of a matmul's x before, where anything may be.
     workspace: Option<BufferSlice>,
@@ -212,7 +212,7 @@ fn maxima_words(vocab: u64) -> u64 {
 /// Activations of layers with experts; a route is a token and one of its `used` experts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MixtureScratch {
-    /// Of the router, f32 `[tokens, experts]`.
+    /// Router logits, f32 `[tokens, experts]`.
     pub logits: BufferSlice,
     /// The expert of each route, u32 `[tokens, used]`.
     pub chosen: BufferSlice,
@@ -224,7 +224,7 @@ pub(super) struct MixtureScratch {
     pub gate_up: BufferSlice,
     /// f32 `[tokens, used, hidden]`.
     pub hidden: BufferSlice,
-    /// What the experts make, f32 `[tokens, used, embedding]`.
+    /// Expert outputs, f32 `[tokens, used, embedding]`.
     pub results: BufferSlice,
     /// Logits of the shared expert's weight, f32 `[tokens]`.
     pub shared_gates: BufferSlice,

@@ -9,7 +9,7 @@ pub struct TokenSpan {
     pub position: u32,
     /// The tokens, at least one.
     pub tokens: Vec<u32>,
-    /// How many of the last tokens' logits are wanted.
+    /// Number of last tokens whose logits are requested.
     pub logits: usize,
 }
 

@@ -10,25 +10,25 @@ use std::hash::Hash;
 
 use super::Priority;
 
-/// Who asks for the device, and since when.
+/// A request for the device: its user, session, priority and arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The request, unique.
     pub request: u64,
     /// Whose it is.
     pub uid: u32,
-    /// Its session.
+    /// Number of the session.
     pub session: u64,
-    /// How urgent it is.
+    /// Priority of the request.
     pub priority: Priority,
 }
 
 /// One level: how far each of its members is, in tokens over weight.
 #[derive(Debug)]
 struct Level<K> {
-    /// Where the member served last began.
+    /// Virtual start time of the member served last.
     now: f64,
-    /// Where each member stands; those at or behind `now` are left out.
+    /// Virtual time of each member; members at or behind `now` are left out.
     ahead: HashMap<K, f64>,
 }
 
@@ -52,7 +52,7 @@ impl<K: Copy + Eq + Hash> Level<K> {
     }
 }
 
-/// What has been done for whom.
+/// Virtual time of users and their sessions, for fair queueing.
 #[derive(Debug, Default)]
 pub struct Fairness {
     priorities: Level<Priority>,
@@ -60,7 +60,7 @@ pub struct Fairness {
     sessions: HashMap<(Priority, u32), Level<u64>>,
 }
 
-/// Who comes first: compared level by level, the request's number last.
+/// Position in the order of service: compared level by level, the request's number last.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Rank {
     by_priority: f64,
@@ -73,7 +73,7 @@ pub struct Rank {
 }
 
 impl Fairness {
-    /// Where a claim stands among others: the least is next.
+    /// Rank of a claim; the smallest is served next.
     #[must_use]
     pub fn rank(&self, claim: &Claim) -> Rank {
         let sessions = self.sessions.get(&(claim.priority, claim.uid));

@@ -11,7 +11,7 @@ const SAFETY: f64 = 3.0;
 /// were measured.
 const FLOPS_A_BYTE: f64 = 8.0;
 
-/// What an unknown device is trusted with, in flops a second: a slow processor, and a slow GPU.
+/// Assumed speed of an unknown device, in FLOP/s: a slow processor and a slow GPU.
 const RATE_FIRST_CPU: f64 = 5e9;
 const RATE_FIRST_GPU: f64 = 50e9;
 
@@ -19,7 +19,7 @@ const RATE_FIRST_GPU: f64 = 50e9;
 const GROWTH_MAX: f64 = 8.0;
 const DECLINE_MAX: f64 = 0.5;
 
-/// What a command costs, in flops.
+/// Estimated cost of a command, in FLOP.
 #[must_use]
 pub fn cost(bytes: u64, flops: u64) -> f64 {
     bytes as f64 * FLOPS_A_BYTE + flops as f64
@@ -54,8 +54,8 @@ impl Pace {
         }
     }
 
-    /// Where to cut a row of commands: the numbers of commands of each part, as few parts as there
-    /// can be, none of more than [`Pace::cost_max`] unless it is a single command.
+    /// Divides a sequence of commands into as few submissions as possible, none costing more than
+    /// [`Pace::cost_max`] unless it is a single command; returns the number of commands in each.
     #[must_use]
     pub fn cut(&self, costs: &[f64]) -> Vec<usize> {
         let cost_max = self.cost_max();

@@ -1,11 +1,11 @@
 //! How urgent a request is.
 
-/// How urgent a request is: who is served first, and by how much.
+/// Priority of a request: order of service and share of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Somebody waits for each word.
     Interactive,
-    /// The default.
+    /// Default priority.
     #[default]
     Normal,
     /// Nobody waits: what is left of the device.
@@ -16,7 +16,7 @@ impl Priority {
     /// All, most urgent first.
     pub const ALL: [Self; 3] = [Self::Interactive, Self::Normal, Self::Background];
 
-    /// Its share of the device where all three have work: parts of the sum of all.
+    /// Weight of its share of the device when several priorities have work.
     #[must_use]
     pub fn weight(self) -> u32 {
         match self {

@@ -13,7 +13,7 @@ const TOKENS_MIN: usize = 32;
 pub struct PrefillSlice {
     tokens: usize,
     tokens_max: usize,
-    /// What a step with a whole slice should take.
+    /// Target duration of a step with a full prefill chunk.
     target: Duration,
 }
 

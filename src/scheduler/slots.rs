@@ -2,7 +2,7 @@
 
 use super::{Claim, Fairness};
 
-/// What to do about those who wait for a place.
+/// Decision about requests that wait for a place in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// There is room.

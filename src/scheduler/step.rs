@@ -9,7 +9,7 @@ pub struct Work {
     pub claim: Claim,
     /// Tokens that are known and not computed yet.
     pub pending: usize,
-    /// It has its prompt behind it and takes a token a step.
+    /// True if the prompt is finished and the request decodes one token a step.
     pub decoding: bool,
     /// Logits of every token are wanted, not of the last one alone.
     pub all_logits: bool,
@@ -30,7 +30,7 @@ pub struct StepLimits {
     pub joined_tokens: usize,
 }
 
-/// What a step computes for one request.
+/// Share of one request in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Index of the [`Work`].

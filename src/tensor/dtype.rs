@@ -34,7 +34,7 @@ pub enum DType {
     IQ3_S,
 }
 
-/// What the format says of a type.
+/// Block size and byte size of a type, from the format.
 struct Facts {
     dtype: DType,
     ggml_id: u32,

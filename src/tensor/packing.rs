@@ -3,12 +3,12 @@
 use super::layout::Layout;
 use super::sliced;
 
-/// How a matrix lies in its planes. A group is what is packed, bound and counted as a whole.
+/// Arrangement of a matrix in its planes. A group is the unit of packing, binding and counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
     /// Type, shape and lanes.
     pub layout: Layout,
-    /// Whether it is sliced, so that a group is a tile of [`sliced::TILE_ROWS`] rows; else it is
+    /// True if it is sliced, so that a group is a tile of [`sliced::TILE_ROWS`] rows; else it is
     /// interleaved, and a group has `layout.lanes` rows.
     pub sliced: bool,
 }

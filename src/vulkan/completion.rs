@@ -21,7 +21,7 @@ pub(super) struct Completion {
     kind: Kind,
 }
 
-/// What a submission waits for on the device.
+/// Semaphore that a submission waits for on the device.
 #[derive(Clone, Copy)]
 pub(super) struct Signal {
     semaphore: vk::Semaphore,
@@ -29,7 +29,7 @@ pub(super) struct Signal {
 }
 
 enum Kind {
-    /// Its value is the last complete ticket.
+    /// Timeline semaphore; its value is the last completed ticket.
     Timeline(vk::Semaphore),
     Fences {
         /// Tickets and their fences, oldest first.
@@ -49,8 +49,8 @@ impl Completion {
         Ok(Self { device: Arc::clone(device), queue, kind })
     }
 
-    /// What a submission to another queue has to wait for so as to come after `ticket`, which was
-    /// submitted; `None` where only the host can wait.
+    /// Semaphore wait that orders a submission on another queue after `ticket`; `None` if only the
+    /// host can wait.
     pub(super) fn signal(&self, ticket: u64) -> Option<Signal> {
         match self.kind {
             Kind::Timeline(semaphore) => Some(Signal { semaphore, value: ticket }),

@@ -32,7 +32,7 @@ pub(super) struct Device {
     pub raw: ash::Device,
     pub instance: Arc<Instance>,
     pub chosen: Candidate,
-    /// Computes.
+    /// Compute queue.
     pub queue: vk::Queue,
     /// Takes uploads; the same one where there is none for them alone.
     pub upload_queue: vk::Queue,

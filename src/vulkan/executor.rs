@@ -23,11 +23,11 @@ use crate::gpu::{
     DeviceError, Executor, MemoryReport, PreparedId, Recording, Ticket,
 };
 
-/// How long internal copies may take.
+/// Deadline of internal copies.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait for what runs before what it uses is destroyed. Drivers reset a device that
-/// hangs within this time; one that hangs on keeps its memory until the process ends.
+/// Time to wait for running submissions before their resources are destroyed. Drivers reset a hung
+/// device within this time; if not, its memory is kept until the process ends.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An open device and what has been made on it.
@@ -47,7 +47,7 @@ pub struct VulkanExecutor {
     next_prepared: u64,
     pub(super) staging: ManuallyDrop<Option<Staging>>,
     profiling: bool,
-    /// It did not finish in time: nothing that it may be using is destroyed.
+    /// True if a submission missed its deadline: resources it may still use are not destroyed.
     hung: bool,
 }
 
@@ -119,7 +119,7 @@ impl VulkanExecutor {
         })
     }
 
-    /// What the validation layer says, from now to the end of the executor; nothing without it.
+    /// Messages of the validation layer, until the executor is dropped; empty without the layer.
     #[must_use]
     pub fn messages(&self) -> Arc<Mutex<Vec<String>>> {
         Arc::clone(&self.device.instance.messages)
@@ -160,7 +160,7 @@ impl VulkanExecutor {
         !self.hung
     }
 
-    /// Has the driver tell the log why it lost the device, if it did.
+    /// Logs the driver's account of a device loss (`VK_EXT_device_fault`), if it has one.
     pub(super) fn explain(&self, error: DeviceError) -> DeviceError {
         if matches!(error, DeviceError::Lost { .. }) {
             self.device.log_fault();

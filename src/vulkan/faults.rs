@@ -11,7 +11,7 @@ pub struct Faults(Mutex<Vec<Fault>>);
 #[derive(Debug)]
 struct Fault {
     call: &'static str,
-    /// How many of these calls come before it.
+    /// Number of calls that succeed first.
     after: u64,
     result: vk::Result,
 }

@@ -30,7 +30,7 @@ impl Hazards {
     }
 }
 
-/// What a command uses, and how.
+/// Buffers that a command accesses, with the kind of access.
 pub(super) fn uses(command: &Command) -> Vec<(BufferSlice, Access)> {
     match command {
         Command::Dispatch(dispatch) => dispatch

@@ -27,7 +27,7 @@ pub(super) struct Instance {
 struct Messenger {
     functions: ext::debug_utils::Instance,
     raw: vk::DebugUtilsMessengerEXT,
-    /// What the callback's user data points to; freed when the messenger is gone.
+    /// User data of the callback; freed after the messenger is destroyed.
     messages: *const Mutex<Vec<String>>,
 }
 
@@ -65,7 +65,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Whether debug names can be given.
+    /// True if debug names can be given.
     pub(super) fn has_debug_utils(&self) -> bool {
         self.messenger.is_some()
     }

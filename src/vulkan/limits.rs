@@ -75,7 +75,7 @@ fn check_dispatch(dispatch: &Dispatch, caps: &Capabilities) -> Result<(), Device
     Ok(())
 }
 
-/// Whether two slices share a byte.
+/// True if two slices share a byte.
 pub(super) fn overlap(a: &BufferSlice, b: &BufferSlice) -> bool {
     a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
 }

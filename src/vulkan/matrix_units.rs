@@ -8,9 +8,9 @@ use crate::gpu::MatrixUnits;
 /// Intel's units hold matrices in the smallest subgroups alone; all others in any.
 const VENDOR_INTEL: u32 = 0x8086;
 
-/// What subgroups a device offers.
+/// Subgroup sizes of a device.
 pub(super) struct SubgroupSizes {
-    /// That of the other kernels.
+    /// Subgroup size of kernels without cooperative matrices.
     pub lanes: u32,
     /// The smallest that can be asked for; `None` where none can.
     pub smallest: Option<u32>,

@@ -51,7 +51,7 @@ impl Buffer {
         }
     }
 
-    /// Whether the host is better off with a copy by the device than with the mapped bytes: those
+    /// True if the host is better off with a copy by the device than with the mapped bytes: those
     /// of graphics cards come over the bus one load after the other.
     pub(super) fn is_slow_to_read(&self) -> bool {
         matches!(self.allocation, Allocation::Device { mapped: Some(_), cached: false, .. })
@@ -377,7 +377,7 @@ impl Memory {
     }
 }
 
-/// What a heap has for this process.
+/// Budget of one heap for this process.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeapBudget {
     /// This process may take so much; at times less than it has taken.

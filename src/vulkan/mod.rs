@@ -34,7 +34,7 @@ pub use statistics::{PipelineStatistics, pipeline_statistics};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How to open a device.
+/// Options for opening a device.
 #[derive(Clone, Debug, Default)]
 pub struct VulkanConfig {
     /// Which device: its index in [`list_devices`], a part of its name, or its UUID. `None` takes

@@ -17,7 +17,7 @@ const SHARED_LANES_GPU: u32 = 32;
 /// Preferred subgroup size where the device has a choice.
 const LANES_PREFERRED: u32 = 32;
 const LANES_MAX: u32 = 64;
-/// What Vulkan has every device allocate at once; drivers that execute nothing say 0.
+/// Vulkan's minimum for the largest single allocation; drivers that execute nothing report 0.
 const ALLOCATION_BYTES_LEAST: u64 = 1 << 30;
 
 /// A device as `hob devices` shows it.
@@ -27,11 +27,11 @@ pub struct DeviceInfo {
     pub index: usize,
     /// Vulkan version the device offers, such as `1.3.230`.
     pub api_version: String,
-    /// What it can do.
+    /// Capabilities of the device.
     pub capabilities: Capabilities,
     /// Size of its largest device-local heap, in bytes.
     pub memory_bytes: u64,
-    /// What keeps hob from using it, such as `no compute queue`; `None` where it can.
+    /// Reason hob cannot use the device, such as `no compute queue`; `None` if it can.
     pub unusable: Option<String>,
 }
 
@@ -62,14 +62,14 @@ pub(super) struct Candidate {
     pub executable_info: bool,
 }
 
-/// What tells whether two entries are one GPU.
+/// Identity of a GPU, for recognising one that two drivers list.
 pub(super) struct Identity {
     pci_address: Option<(u32, u32, u32, u32)>,
     ids: (u32, u32, [u8; 16]),
 }
 
 impl Identity {
-    /// Whether two drivers list the same hardware, or one driver is listed twice.
+    /// True if two drivers list the same hardware, or one driver is listed twice.
     pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
         match (self.pci_address, other.pci_address) {
             (Some(own), Some(theirs)) => own == theirs,
@@ -118,7 +118,7 @@ pub(super) fn describe(
     Ok((candidate, identity))
 }
 
-/// What the driver says of a device. Structures that its version does not have stay zero.
+/// Properties and features reported by the driver. Structures unknown to its version stay zero.
 struct Facts {
     core: vk::PhysicalDeviceProperties,
     v11: vk::PhysicalDeviceVulkan11Properties<'static>,
@@ -255,7 +255,7 @@ impl Facts {
         self.v12.driver_id == vk::DriverId::MESA_LLVMPIPE && version >= (26, 1)
     }
 
-    /// What keeps hob from using the device.
+    /// Reason hob cannot use the device.
     fn unusable(&self) -> Option<String> {
         if self.core.api_version < vk::API_VERSION_1_2 {
             Some(format!("Vulkan {}", version_text(self.core.api_version)))
@@ -373,7 +373,7 @@ fn device_type(raw: vk::PhysicalDeviceType) -> DeviceType {
     }
 }
 
-/// Whether the host sees (nearly) all of the device's memory.
+/// True if the host sees (nearly) all of the device's memory.
 fn is_unified(memory: &vk::PhysicalDeviceMemoryProperties, device_type: DeviceType) -> bool {
     let wanted = vk::MemoryPropertyFlags::DEVICE_LOCAL | vk::MemoryPropertyFlags::HOST_VISIBLE;
     let visible = memory

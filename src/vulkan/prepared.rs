@@ -21,9 +21,9 @@ pub(super) struct Prepared {
     descriptors: vk::DescriptorPool,
     queries: vk::QueryPool,
     names: Vec<String>,
-    /// Sorted.
+    /// Buffers in use, sorted.
     buffers: Vec<BufferHandle>,
-    /// Those it writes; sorted.
+    /// Buffers written, sorted.
     written: Vec<BufferHandle>,
     /// Ticket of the last submission; 0 before the first.
     pub last_ticket: u64,
@@ -77,12 +77,12 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Whether the recording names a buffer.
+    /// True if the recording names a buffer.
     pub(super) fn uses(&self, buffer: BufferHandle) -> bool {
         self.buffers.binary_search(&buffer).is_ok()
     }
 
-    /// Whether the recording changes a buffer.
+    /// True if the recording changes a buffer.
     pub(super) fn writes(&self, buffer: BufferHandle) -> bool {
         self.written.binary_search(&buffer).is_ok()
     }

@@ -4,8 +4,8 @@ use ash::vk;
 
 use super::physical_device::Candidate;
 
-/// What a family may offer that uploads go through. One that also draws, or handles video, has
-/// others to serve.
+/// Capabilities allowed in an upload queue's family. Families that also do graphics or video serve
+/// other clients.
 const UPLOADING: vk::QueueFlags = vk::QueueFlags::from_raw(
     vk::QueueFlags::TRANSFER.as_raw()
         | vk::QueueFlags::COMPUTE.as_raw()

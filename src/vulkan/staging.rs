@@ -13,7 +13,7 @@ use crate::gpu::{BufferDesc, BufferHandle, BufferSlice, BufferUsage, DeviceError
 /// Bytes of each staging buffer.
 const STAGING_BYTES: u64 = 16 << 20;
 
-/// The buffers.
+/// Staging buffers.
 pub(super) struct Staging {
     uploads: Uploads,
     down: BufferHandle,
@@ -91,8 +91,9 @@ impl VulkanExecutor {
         submitted.map_err(|error| self.explain(error))
     }
 
-    /// What an upload to `buffer` has to come after, unless the host has waited for it: whatever
-    /// uses the buffer, or was seen complete last, as nothing else tells the other queue of that.
+    /// Semaphore wait that orders an upload to `buffer` after its last use, or after the last
+    /// completion seen by the host, which the upload queue cannot know otherwise; `None` if the
+    /// host has waited already.
     fn before_upload(&mut self, buffer: BufferHandle) -> Result<Option<Signal>, DeviceError> {
         let user = self.last_running(|prepared| prepared.uses(buffer));
         let ticket = user.unwrap_or_else(|| self.complete());
@@ -102,7 +103,8 @@ impl VulkanExecutor {
         }
     }
 
-    /// What the next recording has to come after, unless the host has waited for it.
+    /// Semaphore wait that orders the next recording after pending uploads; `None` if the host has
+    /// waited already.
     pub(super) fn before_recording(&mut self) -> Result<Option<Signal>, DeviceError> {
         let Some(Staging { uploads, .. }) = &*self.staging else { return Ok(None) };
         let last = uploads.submitted;

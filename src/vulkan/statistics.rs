@@ -16,9 +16,9 @@ use crate::gpu::{Capabilities, Command, DeviceError, Recording};
 /// are one on all known drivers, and the first one is told of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineStatistics {
-    /// The kernel.
+    /// The kernel's name or module.
     pub kernel: &'static str,
-    /// Its specialization constants.
+    /// Values of the specialization constants.
     pub spec: Vec<u32>,
     /// Invocations of a subgroup; 0 where the driver does not say.
     pub subgroup_size: u32,

@@ -13,7 +13,7 @@ use super::device::Device;
 use super::results::failed;
 use crate::gpu::{BufferHandle, DeviceError};
 
-/// The line.
+/// Ring of staging memory for uploads.
 pub(super) struct Uploads {
     device: Arc<Device>,
     pool: vk::CommandPool,
@@ -28,12 +28,12 @@ pub(super) struct Uploads {
     pub followed: u64,
 }
 
-/// Where an upload starts from.
+/// Place in staging memory that an upload is copied from.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub buffer: BufferHandle,
     commands: vk::CommandBuffer,
-    /// Of its last upload; 0 before the first.
+    /// Ticket of its last upload; 0 before the first.
     pub ticket: u64,
 }
 
@@ -73,7 +73,7 @@ impl Uploads {
         Ok(uploads)
     }
 
-    /// Where the next upload starts from. Whoever fills it waits for its ticket first.
+    /// Place for the next upload. The caller waits for its ticket before filling it.
     pub(super) fn place(&self) -> Place {
         self.places[self.next]
     }

@@ -38,11 +38,11 @@ pub struct Family {
     pub architecture: &'static str,
     /// Models of it that people know.
     pub models: &'static str,
-    /// What it does that not all do.
+    /// Distinguishing features, for the README's table.
     pub features: &'static str,
     /// Kind of its norms, which says where their epsilon stands.
     norm: NormKind,
-    /// Whether `rope_freqs.weight`, or long and short factors, divide its rotation frequencies.
+    /// True if `rope_freqs.weight`, or long and short factors, divide its rotation frequencies.
     rope_factors: bool,
     /// Changes the common reading.
     read: fn(&Keys<'_>, &mut HyperParams) -> Result<(), ModelLoadError>,

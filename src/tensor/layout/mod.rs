@@ -27,7 +27,7 @@ use planes::{UnitSink, UnitSource};
 /// Planes of one packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Element type.
+    /// Type of the elements.
     pub dtype: DType,
     /// Rows of the matrix.
     pub rows: u64,
@@ -42,9 +42,9 @@ pub struct Layout {
 pub struct Unit {
     /// Weights.
     pub weights: u64,
-    /// 128-bit quads.
+    /// Number of 128-bit quads.
     pub quads: u64,
-    /// 32-bit words.
+    /// Number of 32-bit words.
     pub words: u64,
 }
 

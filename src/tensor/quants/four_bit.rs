@@ -35,7 +35,7 @@ impl Iq4Xs<'_> {
         std::array::from_fn(|i| nibble(&self.0[4..8], i) | ((high >> (2 * i) & 3) as u8) << 4)
     }
 
-    /// d.
+    /// The block's scale d.
     pub(in crate::tensor) fn factor(&self) -> f32 {
         f16_at(self.0, 0)
     }

@@ -6,7 +6,7 @@ use crate::tensor::{DType, grids};
 /// The magnitudes in the grids of IQ2.
 pub(in crate::tensor) const IQ2_VALUES: [i8; 3] = [8, 25, 43];
 
-/// What the grids add to the weights of IQ1, or take away.
+/// Offset that the grids of IQ1 add to or subtract from weights.
 pub(in crate::tensor) const IQ1_DELTA: f32 = 0.125;
 
 /// Index `at` of vector `number` of a grid with vectors of eight and indices of two bits.
@@ -86,7 +86,7 @@ pub(in crate::tensor) fn scale(dtype: DType, block: &[u8], group: usize) -> u8 {
     }
 }
 
-/// What scales the quants of IQ2 and IQ3: d times this. Exact.
+/// Factor of IQ2 and IQ3 quants, multiplied by d. Exact.
 pub(in crate::tensor) fn factor(dtype: DType, scale: u8) -> f32 {
     let scale = f32::from(scale);
     match dtype {
@@ -120,7 +120,7 @@ pub(in crate::tensor) fn iq1_scale(dtype: DType, block: &[u8], group: usize) -> 
     (bits & 7) as u8
 }
 
-/// Whether the delta of weights 8 `eight` .. of a block of IQ1 is taken away.
+/// True if the delta of weights 8 `eight` .. of a block of IQ1 is taken away.
 pub(in crate::tensor) fn iq1_is_below(dtype: DType, block: &[u8], eight: usize) -> bool {
     if dtype == DType::IQ1_S {
         block[35 + eight / 4 * 2] >> 7 == 1

@@ -43,7 +43,7 @@ impl Q3K<'_> {
         })
     }
 
-    /// d.
+    /// The block's scale d.
     pub(in crate::tensor) fn factor(&self) -> f32 {
         f16_at(self.0, 108)
     }

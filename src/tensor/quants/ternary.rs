@@ -25,7 +25,7 @@ fn digit(byte: u8, index: usize) -> u8 {
     ((u16::from(shifted) * 3) >> 8) as u8
 }
 
-/// Where d stands in a block.
+/// Byte offset of d in a block.
 pub(in crate::tensor) fn factor_at(dtype: DType) -> usize {
     dtype.block_bytes() - 2
 }

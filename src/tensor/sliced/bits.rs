@@ -51,7 +51,7 @@ impl Parts {
         self.head + self.blocks * (self.scales + self.high + self.bits)
     }
 
-    /// Where the parts of `group` begin in a tile's unit, in words.
+    /// Offsets of the parts of `group` in a tile's unit, in words.
     fn of_group(&self, group: usize) -> Places {
         let heads = TILE_GROUPS * self.head;
         Places {
@@ -64,10 +64,10 @@ impl Parts {
     }
 }
 
-/// Where a group's parts begin in a tile's unit, in words.
+/// Offsets of a group's parts in a tile's unit, in words.
 struct Places {
     head: usize,
-    /// Of block 0, as the following.
+    /// Offset of the scale of block 0; the fields below likewise.
     scales: usize,
     high: usize,
     bits: usize,
@@ -83,9 +83,9 @@ pub(super) const fn unit(dtype: DType) -> Option<(usize, usize)> {
     }
 }
 
-/// Where block `sub` of a superblock, or block `index` of a row, has its parts in the planes of one
-/// row: words of the quads with the nibbles (bytes, for Q8_0), of the fifth or fifth and sixth
-/// bits, and whether these are in the plane of words.
+/// Offsets of a block's parts in the planes of one row (block `sub` of a superblock, or block
+/// `index` of the row): words of the quads with the nibbles (bytes for Q8_0), words of the fifth,
+/// or fifth and sixth, bits, and whether the latter are in the plane of words.
 struct Place {
     bits: usize,
     high: usize,
@@ -309,7 +309,7 @@ fn transpose_bytes(words: &mut [[u32; 4]; 4]) {
     exchange(c, d, 8, 0x00ff_00ff);
 }
 
-/// Of each of the four bytes: bit l of word p becomes bit p of word l.
+/// Transposes the bits of each of the four bytes: bit l of word p becomes bit p of word l.
 #[inline(always)]
 fn transpose_bits(words: &mut [u32; 8]) {
     for (distance, shift, mask) in [(4, 4, 0x0f0f_0f0f), (2, 2, 0x3333_3333), (1, 1, 0x5555_5555)] {

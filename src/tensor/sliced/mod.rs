@@ -36,7 +36,7 @@ pub const fn unit(dtype: DType) -> (usize, usize) {
     }
 }
 
-/// How [`Layout`] packs a single row.
+/// Layout of a single row.
 fn one_row(dtype: DType, row_len: u64) -> Layout {
     Layout { dtype, rows: 1, row_len, lanes: 1 }
 }

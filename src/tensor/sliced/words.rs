@@ -17,12 +17,12 @@ pub(super) const fn unit(dtype: DType) -> (usize, usize) {
     (unit.weights as usize, (unit.words + 4 * unit.quads) as usize * LANES)
 }
 
-/// Where word `k` of a group's first lane lies in a tile's unit.
+/// Offset of word `k` of a group's first lane in a tile's unit.
 fn place(k: usize, group: usize) -> usize {
     (k * TILE_GROUPS + group) * LANES
 }
 
-/// What a row has in unit `index` of its plane of words, and of its quads.
+/// Ranges of a row in unit `index` of its plane of words and of its quads.
 fn parts(dtype: DType, index: usize) -> [std::ops::Range<usize>; 2] {
     let unit = Unit::of(dtype);
     [unit.words as usize, 4 * unit.quads as usize].map(|words| index * words..(index + 1) * words)
