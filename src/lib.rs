@@ -7,7 +7,7 @@
 //! server                       tokio and interprocess: the only async code
 //! protocol                     wire types
 //! engine                       one OS thread that owns everything below
-//! scheduler session sampler tokenizer chat
+//! scheduler session sampler grammar tokenizer chat
 //! model kv_cache probe
 //! kernels                      one Rust file per shader: parameters, bindings, grid
 //! gpu                          recordings, buffer handles, the Executor trait: pure data
@@ -27,6 +27,7 @@ pub mod config;
 pub mod engine;
 pub mod gguf;
 pub mod gpu;
+pub mod grammar;
 pub mod hf;
 pub mod kernels;
 pub mod kv_cache;

@@ -162,6 +162,25 @@ impl Tokenizer {
         &self.stops
     }
 
+    /// Whether it is a control token, which is no text; unknown tokens are.
+    #[must_use]
+    pub fn is_control(&self, token: u32) -> bool {
+        self.vocab.check(token).is_ok_and(|token| self.vocab.kind(token).is_hidden())
+    }
+
+    /// Whether it is a token that whoever made the vocabulary added to it.
+    #[must_use]
+    pub fn is_user_defined(&self, token: u32) -> bool {
+        let user_defined = vocab::Kind::USER_DEFINED;
+        self.vocab.check(token).is_ok_and(|token| self.vocab.kind(token).is(user_defined))
+    }
+
+    /// The token that the vocabulary writes so.
+    #[must_use]
+    pub fn token_of_text(&self, text: &str) -> Option<u32> {
+        self.vocab.id(text.as_bytes())
+    }
+
     /// A token as the vocabulary writes it: with `▁` or the byte-level alphabet for spaces.
     #[must_use]
     pub fn token_text(&self, token: u32) -> Option<&str> {
