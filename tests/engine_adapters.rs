@@ -98,7 +98,7 @@ fn a_session_and_its_forks_keep_their_adapters_and_their_caches() {
     let law = session(&engine, &[("law", 1.0)]);
     let text = prompt(6, 40);
     let first = engine.run(with_logprobs(request(law, &text, 6)));
-    let fork = engine.act(law, SessionAction::Fork { name: None, at: Some(35) }).unwrap();
+    let fork = engine.fork(law, None, Some(35)).unwrap();
     assert_eq!(fork.adapters, engine.info(law).adapters);
     let again = engine.run(with_logprobs(request(fork.id, &text, 6)));
     assert_eq!((again.cached_tokens, told(&again)), (35, told(&first)));

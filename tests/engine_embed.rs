@@ -48,7 +48,8 @@ fn of(texts: &[&[u32]]) -> EmbedRequest {
 fn send(engine: &Engine, request: EmbedRequest) -> Answer {
     let (reply, answer) = oneshot::channel();
     let request = Box::new(request);
-    engine.handle.commands.blocking_send(EngineCommand::Embed { request, reply }).unwrap();
+    let command = EngineCommand::Embed { request, reply };
+    engine.handle.commands.blocking_send(OWNER, command).unwrap();
     answer
 }
 

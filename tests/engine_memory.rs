@@ -18,8 +18,7 @@ use engine_support::{Engine, finish, prompt, request, small_pool};
 use faults::Plan;
 use hob::config::MemoryReserve;
 use hob::engine::{
-    AdmitError, CachePlace, EngineCommand, EngineEvent, EngineOptions, FinishReason,
-    GenerateRequest,
+    AdmitError, CachePlace, Control, EngineEvent, EngineOptions, FinishReason, GenerateRequest,
 };
 use hob::reference::ReferenceExecutor;
 
@@ -61,7 +60,7 @@ fn page_bytes(engine: &Engine, plan: &Plan) -> u64 {
 /// Has the engine look at the memory so many times.
 fn look(engine: &Engine, times: usize) {
     for _ in 0..times {
-        engine.handle.commands.blocking_send(EngineCommand::Tick).unwrap();
+        engine.handle.commands.control(Control::Tick).unwrap();
     }
 }
 
@@ -210,7 +209,7 @@ fn a_sleep_frees_the_device_and_requests_go_on_where_they_were() {
     assert_eq!((engine.status().loaded, plan.opened()), (false, 1));
     assert!(postponed.try_recv().is_err(), "nothing runs");
 
-    engine.handle.commands.blocking_send(EngineCommand::Wake).unwrap();
+    engine.handle.commands.control(Control::Wake).unwrap();
     let results = [finish(running), finish(postponed)];
     for (result, alone) in results.iter().zip(&alone) {
         assert_eq!((&result.tokens, result.finish_reason), (&alone.tokens, FinishReason::Length));

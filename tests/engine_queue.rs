@@ -8,10 +8,14 @@ mod random;
 #[path = "idea/tiny.rs"]
 mod tiny;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use engine_support::{Engine, OWNER, finish, prompt, request, small_pool};
-use hob::engine::{EngineCommand, EngineEvent, EngineOptions, FinishReason, Priority};
+use hob::engine::{
+    AdmitError, EngineCommand, EngineEvent, EngineOptions, FinishReason, GenerateRequest, Owner,
+    Priority, Quota, Quotas,
+};
 use tokio::sync::oneshot;
 
 /// The caches of sessions whose requests wait must not keep the one in front of them from running.
@@ -45,9 +49,9 @@ fn a_flood_of_commands_does_not_stop_a_generation() {
     let commands = &engine.handle.commands;
     let flood = || {
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            let (reply, _) = oneshot::channel();
-            let listing = EngineCommand::ListSessions { owner: OWNER, reply };
-            commands.blocking_send(listing).expect("the engine lives");
+            let (reply, _answer) = oneshot::channel();
+            let listing = EngineCommand::ListSessions { owner: Some(OWNER), reply };
+            commands.blocking_send(OWNER, listing).expect("the engine lives");
         }
     };
     std::thread::scope(|scope| {
@@ -56,6 +60,61 @@ fn a_flood_of_commands_does_not_stop_a_generation() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         floods.into_iter().for_each(|thread| thread.join().expect("a flood ends"));
     });
+    engine.stop();
+}
+
+/// However many commands of one user wait, those between two steps are few; a command of another
+/// user, and one of the daemon itself, comes before most of them.
+#[test]
+fn a_flood_of_one_user_delays_that_user_alone() {
+    const FLOOD: usize = 64;
+    const A_ROUND: usize = 16;
+    let engine = Engine::start(&EngineOptions { context_tokens: 240, ..EngineOptions::default() });
+    let mut generating = engine.generate(request(None, &prompt(0, 4), 200));
+    generating.blocking_recv().expect("the engine lives");
+    let flooder = Owner { uid: 8 };
+    let status = |reply| EngineCommand::Status { reply };
+    let flood: Vec<_> = (0..FLOOD).map(|_| engine.send(flooder, status)).collect();
+    let mut at_step = BTreeMap::new();
+    for answer in flood {
+        let status = answer.blocking_recv().expect("an answer");
+        if status.running == 1 {
+            *at_step.entry(status.steps).or_insert(0) += 1;
+        }
+    }
+    assert!(at_step.values().all(|count| *count <= A_ROUND), "{at_step:?}");
+    drop(generating);
+    engine.stop();
+}
+
+/// Where all places to wait are taken, they are those of the user who has the most.
+#[test]
+fn a_user_who_fills_the_queue_makes_room_for_others() {
+    let blocked = Quota { requests_running_max: Some(0), ..Quota::default() };
+    let options = EngineOptions {
+        requests_queued_max: 4,
+        quotas: Quotas { of: [(OWNER.uid, blocked)].into(), ..Quotas::default() },
+        ..small_pool()
+    };
+    let engine = Engine::start(&options);
+    let mut greedy: Vec<_> =
+        (0..5).map(|seed| engine.generate(request(None, &prompt(seed, 8), 1))).collect();
+    let refused = greedy.pop().unwrap().blocking_recv();
+    let full = AdmitError::QueueFull { waiting: 4, limit: 4 };
+    assert_eq!(refused, Some(EngineEvent::Refused(full)), "not in place of its own");
+    // Somebody else is served at once, at the cost of what came last.
+    for (left, seed) in [(4, 7), (4, 8)] {
+        let other =
+            GenerateRequest { owner: Owner { uid: 8 }, ..request(None, &prompt(seed, 8), 1) };
+        assert_eq!(engine.run(other).tokens.len(), 1);
+        if greedy.len() == left {
+            let refused = greedy.pop().unwrap().blocking_recv();
+            let share = AdmitError::UserQueueFull { waiting: 4, limit: 3 };
+            assert_eq!(refused, Some(EngineEvent::Refused(share)));
+        }
+    }
+    assert!(greedy.iter_mut().all(|events| events.try_recv().is_err()), "the others wait");
+    drop(greedy);
     engine.stop();
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use faults::{Call, Failing, Fault, Plan};
 use hob::engine::{
     self, AdmitError, CachePlace, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
-    EngineThread, GenerateRequest, GenerateResult, Owner, Quota, Quotas, SessionInfo,
+    EngineThread, GenerateRequest, GenerateResult, NewSession, Owner, Quota, Quotas, SessionInfo,
     SessionOptions,
 };
 use hob::reference::ReferenceExecutor;
@@ -30,8 +30,11 @@ fn create(engine: &EngineHandle, owner: Owner) -> Result<Result<SessionInfo, Adm
     let (reply, answer) = oneshot::channel();
     let options = SessionOptions::default();
     let command = EngineCommand::CreateSession { owner, options, reply };
-    engine.commands.blocking_send(command)?;
-    Ok(answer.blocking_recv()?)
+    engine.commands.blocking_send(owner, command)?;
+    Ok(answer.blocking_recv()?.map(|NewSession { info, guard }| {
+        guard.keep();
+        info
+    }))
 }
 
 fn of(owner: Owner, tokens_max: u32) -> GenerateRequest {
@@ -65,7 +68,9 @@ fn start(quotas: Quotas) -> Result<(EngineHandle, EngineThread, Plan), Failure> 
 /// Where the caches of a user's sessions are.
 fn places(engine: &EngineHandle, owner: Owner) -> Result<Vec<CachePlace>, Failure> {
     let (reply, answer) = oneshot::channel();
-    engine.commands.blocking_send(EngineCommand::ListSessions { owner, reply })?;
+    engine
+        .commands
+        .blocking_send(owner, EngineCommand::ListSessions { owner: Some(owner), reply })?;
     Ok(answer.blocking_recv()?.into_iter().map(|info| info.place).collect())
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use engine_support::{Engine, OWNER, finish, prompt, request, small_pool};
+use engine_support::{Engine, OWNER, finish, keep, prompt, request, small_pool};
 use hob::engine::{
     AdmitError, CachePlace, EngineCommand, EngineOptions, Priority, SessionAction, SessionOptions,
     StateOptions,
@@ -54,7 +54,7 @@ fn named(name: &str) -> SessionOptions {
 fn sessions_come_back_with_their_caches_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&options(folder.path()));
-    let (notes, empty) = (engine.create(named("notes")), engine.session());
+    let (notes, empty) = (engine.create(named("notes")), engine.named("empty"));
     let first = engine.run(request(notes, &prompt(1, 50), 5));
     let before = engine.list();
     engine.stop();
@@ -81,10 +81,38 @@ fn sessions_come_back_with_their_caches_after_a_restart() {
 }
 
 #[test]
+fn sessions_without_a_name_do_not_outlive_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&options(folder.path()));
+    let (unnamed, notes) = (engine.session(), engine.named("notes"));
+    for session in [unnamed, notes] {
+        engine.run(request(session, &prompt(1, 50), 1));
+    }
+    // A point to go back to, while it lives.
+    engine.act(unnamed, SessionAction::Save).unwrap();
+    let left: Vec<_> = files(folder.path(), "session")
+        .into_iter()
+        .map(|file| (fs::read(&file).unwrap(), file))
+        .collect();
+    assert_eq!(left.len(), 1);
+    engine.stop();
+    assert_eq!(files(folder.path(), "session").len(), 1, "that of the named one");
+
+    // A daemon that was killed left it, or one of before.
+    left.iter().for_each(|(content, file)| fs::write(file, content).unwrap());
+    assert_eq!(files(folder.path(), "session").len(), 2);
+    let engine = Engine::start(&options(folder.path()));
+    let back: Vec<_> = engine.list().into_iter().map(|info| info.id).collect();
+    assert_eq!(back, [notes]);
+    engine.stop();
+    assert_eq!(files(folder.path(), "session").len(), 1, "what nobody can find is gone");
+}
+
+#[test]
 fn a_damaged_file_is_refused_and_kept_and_nothing_takes_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&options(folder.path()));
-    let session = engine.session();
+    let session = engine.named("notes");
     engine.run(request(session, &prompt(1, 50), 1));
     engine.stop();
     let [file] = &files(folder.path(), "session")[..] else { panic!("one file") };
@@ -143,8 +171,7 @@ fn caches_go_on_to_the_disk_where_the_host_has_no_room() {
     // Nor does a fork begin with it.
     let parked = (0..4).find(|at| engine.info(sessions[*at]).place == CachePlace::Disk).unwrap();
     files(folder.path(), "parked").iter().for_each(|file| fs::write(file, b"else").unwrap());
-    let fork = SessionAction::Fork { name: None, at: Some(49) };
-    let fork = engine.act(sessions[parked], fork).unwrap();
+    let fork = engine.fork(sessions[parked], None, Some(49)).unwrap();
     assert_eq!((fork.tokens, fork.cached_tokens), (49, 0));
     let begun = engine.run(request(fork.id, &prompt(parked as u32, 50), 3));
     assert_eq!((begun.cached_tokens, &begun.tokens), (0, &first[parked].tokens));
@@ -179,21 +206,18 @@ fn a_slow_disk_holds_up_only_those_who_wait_for_it() {
     }
     assert!(engine.info(sessions[0]).busy);
     // What needs that cache waits for it; sessions come and go.
-    let call = |action| {
-        let (reply, answer) = oneshot::channel();
-        let (owner, session) = (OWNER, sessions[0]);
-        let call = EngineCommand::OnSession { owner, session, action, reply };
-        engine.handle.commands.blocking_send(call).unwrap();
-        answer
-    };
-    let fork = call(SessionAction::Fork { name: None, at: Some(40) });
-    let mut saved = call(SessionAction::Save);
+    let (owner, session, at) = (OWNER, sessions[0], Some(40));
+    let fork = |reply| EngineCommand::ForkSession { owner, session, name: None, at, reply };
+    let fork = engine.send(owner, fork);
+    let action = SessionAction::Save;
+    let save = |reply| EngineCommand::OnSession { owner, session, action, reply };
+    let mut saved = engine.send(owner, save);
     for _ in 0..5 {
         engine.close(engine.session());
     }
     assert!(saved.try_recv().is_err());
     fs::write(file, content).unwrap();
-    assert_eq!(fork.blocking_recv().unwrap().unwrap().tokens, 40);
+    assert_eq!(keep(fork.blocking_recv().unwrap()).unwrap().tokens, 40);
     let slow = finish(slow);
     assert_eq!((slow.cached_tokens, slow.tokens), (49, first[0].tokens.clone()));
     saved.blocking_recv().unwrap().unwrap();
@@ -215,7 +239,7 @@ fn nothing_is_saved_over_what_is_being_restored() {
     let (reply, restored) = oneshot::channel();
     let (owner, action) = (OWNER, SessionAction::Restore);
     let call = EngineCommand::OnSession { owner, session, action, reply };
-    engine.handle.commands.blocking_send(call).unwrap();
+    engine.handle.commands.blocking_send(OWNER, call).unwrap();
     let busy = Err(AdmitError::SessionBusy(session.0));
     assert_eq!(engine.act(session, SessionAction::Save), busy);
     assert_eq!(engine.act(session, SessionAction::Restore), busy);
@@ -226,7 +250,7 @@ fn nothing_is_saved_over_what_is_being_restored() {
             let (reply, answer) = oneshot::channel();
             let (owner, action) = (OWNER, SessionAction::Info);
             let call = EngineCommand::OnSession { owner, session, action, reply };
-            engine.handle.commands.blocking_send(call).unwrap();
+            engine.handle.commands.blocking_send(OWNER, call).unwrap();
             answer
         })
         .collect();
@@ -263,7 +287,7 @@ fn a_cache_that_cannot_be_written_is_not_told_to_be_on_the_disk() {
 fn an_unloaded_model_keeps_its_sessions_in_files_as_well() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start_to_reload(&options(folder.path()));
-    let (saved, ended) = (engine.session(), engine.session());
+    let (saved, ended) = (engine.named("saved"), engine.named("ended"));
     engine.run(request(saved, &prompt(1, 40), 1));
     engine.run(request(ended, &prompt(2, 50), 1));
     assert!(engine.unload());
@@ -294,7 +318,7 @@ fn engines_of_one_folder_keep_their_sessions_apart() {
     // The same file under two names.
     let numbers = Arc::default();
     let (first, second) = (engine_of("first", &numbers), engine_of("second", &numbers));
-    let made = [first.session().0, second.session().0, second.session().0];
+    let made = [first.named("a").0, second.named("b").0, second.named("c").0];
     assert_eq!(made, [1, 2, 3]);
     first.stop();
     second.stop();

@@ -10,12 +10,10 @@ mod tiny;
 
 use std::time::Duration;
 
-use engine_support::{Engine, finish, prompt, request, small_pool};
-use hob::engine::{AdmitError, CachePlace, EngineOptions, Priority, SessionAction, SessionOptions};
-
-fn fork(at: u32) -> SessionAction {
-    SessionAction::Fork { name: None, at: Some(at) }
-}
+use engine_support::{Engine, OWNER, finish, prompt, request, small_pool};
+use hob::engine::{
+    AdmitError, CachePlace, EngineCommand, EngineOptions, Priority, SessionAction, SessionOptions,
+};
 
 #[test]
 fn a_fork_goes_on_from_what_it_shares_and_neither_side_sees_the_other() {
@@ -28,7 +26,7 @@ fn a_fork_goes_on_from_what_it_shares_and_neither_side_sees_the_other() {
     let alone = ways.each_ref().map(|way| engine.run(request(None, way, 10)).tokens);
 
     let free = engine.status().kv_tokens_used;
-    let forks = [47, 36].map(|at| engine.act(origin, fork(at)).unwrap());
+    let forks = [47, 36].map(|at| engine.fork(origin, None, Some(at)).unwrap());
     assert_eq!(engine.status().kv_tokens_used, free, "a fork takes no page");
     assert_eq!(forks[0].tokens, 47);
     assert_eq!(forks[1].cached_tokens, 36);
@@ -57,10 +55,12 @@ fn a_session_is_forked_and_cut_within_its_tokens_alone() {
     });
     engine.run(request(session, &prompt(1, 40), 1));
     let too_far = AdmitError::NoSuchPosition { wanted: 41, tokens: 40 };
-    assert_eq!(engine.act(session, fork(41)), Err(too_far.clone()));
+    assert_eq!(engine.fork(session, None, Some(41)), Err(too_far.clone()));
     assert_eq!(engine.act(session, SessionAction::Truncate { tokens: 41 }), Err(too_far));
-    let same = SessionAction::Fork { name: Some("notes".into()), at: None };
-    assert_eq!(engine.act(session, same), Err(AdmitError::SessionExists("notes".into())));
+    assert_eq!(
+        engine.fork(session, Some("notes"), None),
+        Err(AdmitError::SessionExists("notes".into()))
+    );
     assert_eq!(engine.list().len(), 1);
 
     let used = engine.status().kv_tokens_used;
@@ -69,7 +69,7 @@ fn a_session_is_forked_and_cut_within_its_tokens_alone() {
     assert_eq!(engine.status().kv_tokens_used, used - 32, "a page was given back");
     let result = engine.run(request(session, &prompt(1, 40), 1));
     assert_eq!(result.cached_tokens, 30);
-    let fork = engine.act(session, fork(0)).unwrap();
+    let fork = engine.fork(session, None, Some(0)).unwrap();
     assert_eq!((fork.tokens, fork.priority), (0, Priority::Background));
     engine.stop();
 }
@@ -93,7 +93,7 @@ fn caches_leave_for_the_host_and_come_back_without_being_computed_again() {
     }
     // A fork of a session that is not on the device.
     let parked = engine.list().into_iter().find(|info| info.place == CachePlace::Host).unwrap();
-    let fork = engine.act(parked.id, fork(50)).unwrap();
+    let fork = engine.fork(parked.id, None, Some(50)).unwrap();
     assert_eq!(fork.cached_tokens, 50);
     engine.stop();
 }
@@ -167,7 +167,7 @@ fn a_session_goes_when_it_was_idle_for_its_ttl() {
     let long = engine.session();
     engine.run(request(long, &prompt(1, 4), 1));
     std::thread::sleep(Duration::from_millis(2)); // of time passed, whatever the clock's step
-    engine.handle.commands.blocking_send(hob::engine::EngineCommand::Tick).unwrap();
+    engine.handle.commands.control(hob::engine::Control::Tick).unwrap();
     let listed: Vec<_> = engine.list().into_iter().map(|info| info.id).collect();
     assert_eq!(listed, [long]);
     assert!(engine.act(short, SessionAction::Info).is_err());
@@ -186,7 +186,7 @@ fn an_unloaded_model_comes_back_with_its_sessions() {
     let status = engine.status();
     assert_eq!((status.loaded, status.device_bytes, status.sessions), (false, 0, 1));
     assert_eq!(engine.info(session).place, CachePlace::Host);
-    let fork = engine.act(session, fork(20)).unwrap();
+    let fork = engine.fork(session, None, Some(20)).unwrap();
     assert_eq!((fork.tokens, fork.cached_tokens), (20, 0));
     engine.load();
     let again = engine.run(request(session, &text, 8));
@@ -196,8 +196,57 @@ fn an_unloaded_model_comes_back_with_its_sessions() {
     assert!(engine.unload());
     assert_eq!(engine.run(request(fork.id, &text, 8)).tokens, alone);
     // One that runs keeps it where it is.
-    let running = engine.generate(request(session, &prompt(3, 8), 60));
+    let mut running = engine.generate(request(session, &prompt(3, 8), 60));
+    running.blocking_recv().expect("the engine lives");
     assert!(!engine.unload());
     assert_eq!(finish(running).tokens.len(), 60);
+    engine.stop();
+}
+
+/// More often than there may be sessions, while somebody's answer runs.
+#[test]
+fn a_session_that_reaches_nobody_is_closed() {
+    let engine = Engine::start(&small_pool());
+    let origin = engine.session();
+    engine.run(request(origin, &prompt(1, 20), 1));
+    let mut running = engine.generate(request(None, &prompt(2, 4), 80));
+    running.blocking_recv().expect("the engine lives");
+    for number in 0..3 * small_pool().sessions_max {
+        let name = (number % 2 == 0).then(|| format!("session {number}"));
+        engine.create_and_go(SessionOptions { name: name.clone(), ..SessionOptions::default() });
+        let (owner, session, at) = (OWNER, origin, None);
+        let fork = |reply| EngineCommand::ForkSession { owner, session, name, at, reply };
+        let fork = engine.send(owner, fork);
+        engine.status(); // it was answered before
+        drop(fork);
+        // Nor does one appear whose caller was gone before.
+        let options = SessionOptions::default();
+        drop(engine.send(owner, |reply| EngineCommand::CreateSession { owner, options, reply }));
+    }
+    let listed: Vec<_> = engine.list().into_iter().map(|info| info.id).collect();
+    assert_eq!(listed, [origin]);
+    assert_eq!(engine.status().sessions, 1);
+    finish(running);
+    engine.close(origin);
+    assert_eq!(engine.status().kv_tokens_used, 0, "forks gave their pages back");
+    engine.stop();
+}
+
+#[test]
+fn a_guard_closes_its_session_and_knows_when_it_is_over() {
+    let engine = Engine::start(&small_pool());
+    let create = || {
+        let (owner, options) = (OWNER, SessionOptions::default());
+        let create = |reply| EngineCommand::CreateSession { owner, options, reply };
+        engine.ask(create).expect("room for a session")
+    };
+    let (owned, closed, kept) = (create(), create(), create());
+    assert!(!owned.guard.is_over());
+    engine.close(closed.info.id);
+    assert!(closed.guard.is_over());
+    kept.guard.keep();
+    drop((owned.guard, closed.guard));
+    let listed: Vec<_> = engine.list().into_iter().map(|info| info.id).collect();
+    assert_eq!(listed, [kept.info.id]);
     engine.stop();
 }

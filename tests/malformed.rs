@@ -167,7 +167,10 @@ fn generate(opened: Opened) -> Result<EngineEvent, Failure> {
         deadline: None,
         cancel: CancelFlag::default(),
     };
-    engine.commands.try_send(EngineCommand::Generate { request: Box::new(request), events })?;
+    engine.commands.blocking_send(
+        request.owner,
+        EngineCommand::Generate { request: Box::new(request), events },
+    )?;
     let event = incoming.blocking_recv().ok_or("the engine ended without an answer")?;
     drop(engine);
     thread.join().map_err(|_| "the engine panicked")??;

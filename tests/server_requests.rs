@@ -291,7 +291,7 @@ async fn a_dead_engine_is_told() {
     let bench = Bench::start();
     let mut client = bench.connect();
     assert_eq!(code(&client.call("generate", json!({"tokens": [DIE]})).await), -32018);
-    bench.mock.handle.commands.send(hob::engine::EngineCommand::Shutdown).await.unwrap();
+    bench.mock.handle.commands.control(hob::engine::Control::Shutdown).unwrap();
     bench.mock.handle.commands.closed().await;
     for (method, params) in [("status", json!({})), ("generate", json!({"tokens": [9]}))] {
         assert_eq!(code(&client.call(method, params).await), -32018);

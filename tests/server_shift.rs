@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::real_model;
 use hob::config::Config;
-use hob::engine::{self, EngineCommand, EngineOptions, Owner};
+use hob::engine::{self, Control, EngineOptions, Owner};
 use hob::server::{Server, ServerOptions};
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 use serde_json::{Value, json};
@@ -128,6 +128,6 @@ async fn a_shifted_conversation_is_answered_as_a_fresh_one_without_its_oldest_tu
         messages.push(message("user", "Which one is the longest of all of these rivers then?"));
     }
     server.drain().await;
-    commands.send(EngineCommand::Shutdown).await.unwrap();
+    commands.control(Control::Shutdown).unwrap();
     tokio::task::spawn_blocking(|| thread.join().unwrap().unwrap()).await.unwrap();
 }

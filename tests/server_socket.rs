@@ -169,7 +169,7 @@ async fn the_server_ends_with_the_engine() {
     let mut client = Client::new(UnixStream::connect(&path).await.unwrap());
     assert!(client.call("status", json!({})).await["result"].is_object());
     let commands = daemon.mock.handle.commands.clone();
-    commands.send(hob::engine::EngineCommand::Shutdown).await.unwrap();
+    commands.control(hob::engine::Control::Shutdown).unwrap();
     assert_eq!(daemon.ended().await, ServeEnd::EngineGone);
     assert_eq!(client.next().await.map(|reply| code(&reply)), None);
 }

@@ -15,7 +15,7 @@ mod tiny;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use engine_support::{Engine, finish, prompt, request, small_pool};
+use engine_support::{Engine, finish, keep, prompt, request, small_pool};
 use hob::engine::{
     AdmitError, CachePlace, EngineCommand, EngineOptions, GenerateRequest, GenerateResult, Owner,
     SessionAction, SessionId, SessionInfo, SessionOptions, StateOptions, Timings,
@@ -35,12 +35,19 @@ struct User<'e> {
 impl User<'_> {
     fn session(&self) -> SessionId {
         let (owner, options) = (self.owner, SessionOptions::default());
-        self.engine.ask(|reply| EngineCommand::CreateSession { owner, options, reply }).unwrap().id
+        let create = |reply| EngineCommand::CreateSession { owner, options, reply };
+        keep(self.engine.ask(create)).unwrap().id
     }
 
     fn act(&self, session: SessionId, action: SessionAction) -> Result<SessionInfo, AdmitError> {
         let owner = self.owner;
         self.engine.ask(|reply| EngineCommand::OnSession { owner, session, action, reply })
+    }
+
+    fn fork(&self, session: SessionId, at: u32) -> Result<SessionInfo, AdmitError> {
+        let (owner, name, at) = (self.owner, None, Some(at));
+        let fork = |reply| EngineCommand::ForkSession { owner, session, name, at, reply };
+        keep(self.engine.ask(fork))
     }
 
     fn close(&self, session: SessionId) {
@@ -74,7 +81,7 @@ fn read_by_every_path(user: &User<'_>, folder: &Path, seen: &mut Seen) -> bool {
     let session = user.session();
     seen.results.push(user.run(session, &prompt(5, 40), 3));
     user.act(session, SessionAction::Save).unwrap();
-    let fork = user.act(session, SessionAction::Fork { name: None, at: Some(35) }).unwrap().id;
+    let fork = user.fork(session, 35).unwrap().id;
     let other = [prompt(5, 35), prompt(9, 6)].concat();
     seen.results.push(user.run(fork, &other, 2));
     user.act(fork, SessionAction::Save).unwrap();

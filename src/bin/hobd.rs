@@ -24,8 +24,8 @@ use hob::config::{
     Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize, SelfCheck, Tune,
 };
 use hob::engine::{
-    self, CheckOptions, CheckWhen, EngineCommand, EngineFailure, EngineOptions, EngineThread,
-    OpenError, Opened, StateOptions, TuneOptions,
+    self, CheckOptions, CheckWhen, Control, EngineFailure, EngineOptions, EngineThread, OpenError,
+    Opened, StateOptions, TuneOptions,
 };
 use hob::gpu::DeviceError;
 use hob::model::ModelLoadError;
@@ -238,7 +238,7 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     models.shut_down().await;
     drop(models);
     // Nobody is left to send it anything else, and it may be gone.
-    let _ = engine.commands.send(EngineCommand::Shutdown).await;
+    let _ = engine.commands.control(Control::Shutdown);
     drop(engine);
     match (join(thread).await?, end) {
         (Ok(()), _) => Ok(()),

@@ -6,15 +6,15 @@ use super::output::{self, Output};
 use super::table::{Align, Table};
 use super::{CliError, daemon, exit, status};
 use crate::protocol::{
-    CachePlace, NoParams, SessionCloseResult, SessionCreateParams, SessionCreateResult,
-    SessionEntry, SessionForkParams, SessionListResult, SessionParams, SessionRef,
-    SessionTruncateParams, method,
+    CachePlace, SessionCloseParams, SessionCloseResult, SessionCreateParams, SessionCreateResult,
+    SessionEntry, SessionForkParams, SessionListParams, SessionListResult, SessionParams,
+    SessionRef, SessionTruncateParams, method,
 };
 
 pub(crate) fn run(global: &GlobalOptions, options: &SessionsOptions) -> Result<u8, CliError> {
     let mut client = daemon::connect(global)?.client;
     match &options.action {
-        None => list(&mut client, options.json)?,
+        None => list(&mut client, options)?,
         Some(action) => act(&mut client, action)?,
     }
     Ok(exit::DONE)
@@ -65,9 +65,10 @@ fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
             let (number, tokens) = (back.session, back.tokens);
             output::note(&format_args!("session {number} has {tokens} tokens"));
         }
-        SessionsAction::Close { sessions } => {
+        SessionsAction::Close { sessions, uid } => {
             for session in sessions {
-                let params = SessionParams { session: find(client, session)? };
+                let session = find_of(client, session, *uid)?;
+                let params = SessionCloseParams { session, uid: *uid };
                 let closed: SessionCloseResult = client.call(method::SESSION_CLOSE, &params)?;
                 output::note(&format_args!("closed session {}", closed.session));
             }
@@ -76,18 +77,20 @@ fn act(client: &mut Client, action: &SessionsAction) -> Result<(), CliError> {
     Ok(())
 }
 
-fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
-    let list: SessionListResult = client.call(method::SESSION_LIST, &NoParams {})?;
+fn list(client: &mut Client, options: &SessionsOptions) -> Result<(), CliError> {
+    let params = SessionListParams { all: options.all.then_some(true) };
+    let list: SessionListResult = client.call(method::SESSION_LIST, &params)?;
     let mut output = Output::stdout();
-    if json {
+    if options.json {
         return output.json(&list.sessions);
     }
     if list.sessions.is_empty() {
-        output::note(&"you have no sessions");
+        output::note(&if options.all { "there are no sessions" } else { "you have no sessions" });
         return Ok(());
     }
-    let mut table = Table::new(&[
-        ("SESSION", Align::Right),
+    let mut columns = vec![("SESSION", Align::Right)];
+    columns.extend(options.all.then_some(("UID", Align::Right)));
+    columns.extend([
         ("NAME", Align::Left),
         ("MODEL", Align::Left),
         ("TOKENS", Align::Right),
@@ -95,10 +98,13 @@ fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
         ("CACHE", Align::Left),
         ("STATE", Align::Left),
     ]);
+    let mut table = Table::new(&columns);
     for session in list.sessions {
         let idle = || format!("idle for {}", status::seconds(session.idle_seconds));
-        table.row(vec![
-            session.session.to_string(),
+        let uid = session.uid.map_or_else(|| "-".into(), |uid| uid.to_string());
+        let mut row = vec![session.session.to_string()];
+        row.extend(options.all.then_some(uid));
+        row.extend([
             session.name.clone().unwrap_or_else(|| "-".into()),
             session.model.clone().unwrap_or_else(|| "-".into()),
             session.tokens.to_string(),
@@ -106,6 +112,7 @@ fn list(client: &mut Client, json: bool) -> Result<(), CliError> {
             place(session.cache).into(),
             if session.busy { "busy".into() } else { idle() },
         ]);
+        table.row(row);
     }
     table.write(&mut output)
 }
@@ -121,7 +128,14 @@ fn place(place: CachePlace) -> &'static str {
 
 /// The session of a name; a name that is a number and names no session is a session's number.
 fn find(client: &mut Client, name: &str) -> Result<SessionRef, CliError> {
-    let list: SessionListResult = client.call(method::SESSION_LIST, &NoParams {})?;
+    find_of(client, name, None)
+}
+
+/// The same of another user's.
+fn find_of(client: &mut Client, name: &str, uid: Option<u32>) -> Result<SessionRef, CliError> {
+    let params = SessionListParams { all: uid.map(|_| true) };
+    let mut list: SessionListResult = client.call(method::SESSION_LIST, &params)?;
+    list.sessions.retain(|session| session.uid == uid);
     let named = list.sessions.iter().any(|session| session.name.as_deref() == Some(name));
     Ok(match name.parse() {
         Ok(number) if !named => SessionRef::Number(number),

@@ -40,10 +40,6 @@ impl Worker {
             }
             context_tokens = session.traits.context_tokens;
         }
-        let waiting = self.waiting.len() + self.embeddings.len();
-        if waiting >= self.requests_queued_max {
-            return Err(AdmitError::QueueFull { waiting, limit: self.requests_queued_max });
-        }
         let prompt_tokens = request.tokens.len();
         if prompt_tokens == 0 {
             return Err(AdmitError::EmptyPrompt);
@@ -133,7 +129,7 @@ impl Worker {
         self.waiting.iter().find(|g| g.number == number).expect("it waits")
     }
 
-    fn take_waiting(&mut self, number: u64) -> Generation {
+    pub(super) fn take_waiting(&mut self, number: u64) -> Generation {
         let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
         self.waiting.remove(at).expect("found there")
     }

@@ -30,7 +30,8 @@ impl Worker {
     /// A new request: refused at once, or put with those that wait.
     pub(super) fn arrive_to_embed(&mut self, request: EmbedRequest, reply: EmbedReply) {
         let loaded = self.load().map_err(|failure| AdmitError::NotLoaded(failure.message));
-        if let Err(error) = loaded.and_then(|()| self.check_embed(&request)) {
+        let checked = loaded.and_then(|()| self.check_embed(&request));
+        if let Err(error) = checked.and_then(|()| self.find_place_to_wait(request.owner)) {
             let _ = reply.send(Err(error)); // the caller may be gone
             return;
         }
@@ -40,10 +41,6 @@ impl Worker {
     }
 
     fn check_embed(&self, request: &EmbedRequest) -> Result<(), AdmitError> {
-        let waiting = self.waiting.len() + self.embeddings.len();
-        if waiting >= self.requests_queued_max {
-            return Err(AdmitError::QueueFull { waiting, limit: self.requests_queued_max });
-        }
         let longest = request.texts.iter().map(Vec::len).max().unwrap_or(0);
         if request.texts.iter().any(Vec::is_empty) || longest == 0 {
             return Err(AdmitError::EmptyPrompt);
@@ -270,7 +267,7 @@ impl Worker {
         }
     }
 
-    fn end_embedding(&mut self, at: usize, error: AdmitError) {
+    pub(super) fn end_embedding(&mut self, at: usize, error: AdmitError) {
         self.close_texts(at);
         self.embeddings.remove(at).refuse(error);
     }

@@ -133,7 +133,8 @@ impl Worker {
                     self.fetches.parked.remove(&id);
                     self.take_parked(id, found);
                     let calls = self.fetches.calls.extract_if(.., |call| call.session == id);
-                    for call in calls.collect::<Vec<_>>() {
+                    let calls: Vec<_> = calls.filter(|call| !call.task.is_abandoned()).collect();
+                    for call in calls {
                         self.on_session(call)?;
                     }
                     self.trim_host();

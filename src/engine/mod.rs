@@ -1,7 +1,8 @@
 //! The engine: one OS thread that owns the executor, the model, the sessions and their caches.
 //!
-//! Callers hold an [`EngineHandle`]; it sends commands over a bounded channel and each request gets
-//! its events over a channel of its own. The engine never waits for a caller.
+//! Callers hold an [`EngineHandle`]; it sends commands through a queue in which each user has a
+//! lane, and each request gets its events over a channel of its own. The engine never waits for a
+//! caller.
 
 mod activity;
 mod adapters;
@@ -14,8 +15,10 @@ mod fetching;
 mod fingerprint;
 mod flight;
 mod heartbeat;
+mod new_session;
 mod open;
 mod placed;
+mod queue;
 mod quota;
 mod receive;
 mod recovery;
@@ -25,6 +28,7 @@ mod room;
 mod runner;
 mod sampling;
 mod saving;
+mod serve;
 mod sessions;
 mod sleep;
 mod steps;
@@ -40,8 +44,10 @@ pub use adapters::{
 pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
+pub use new_session::{Closer, NewSession, SessionGuard};
 pub use open::{EngineOptions, OpenError, Opened, look_at, open, open_with};
 pub use placed::{OpenExecutor, Reopen};
+pub use queue::{CommandReceiver, CommandSender, EngineGone, Received, command_queue};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
 pub use runner::{Flight, Mix, Results, Runner, Wanted};
@@ -61,42 +67,55 @@ use tokio::sync::{mpsc, oneshot};
 use crate::chat::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
-/// What an engine is asked to do.
+/// What a user asks an engine to do. One whose answer nobody waits for any more is passed over.
 #[derive(Debug)]
 pub enum EngineCommand {
-    /// Creates a session.
+    /// Creates a session. It is closed if the answer reaches nobody.
     CreateSession {
         /// Caller.
         owner: Owner,
-        /// What it is to be.
+        /// Description of the session.
         options: SessionOptions,
         /// Answer.
-        reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
+        reply: oneshot::Sender<Result<NewSession, AdmitError>>,
     },
-    /// Does something with one of the owner's sessions; the answer is of the session that came of
-    /// it.
+    /// Creates a session that begins with the tokens of another and shares their cache. It is
+    /// closed if the answer reaches nobody.
+    ForkSession {
+        /// Caller.
+        owner: Owner,
+        /// Session to begin as.
+        session: SessionId,
+        /// Name of the new one.
+        name: Option<String>,
+        /// Number of tokens to begin with; all of them without it.
+        at: Option<u32>,
+        /// Answer.
+        reply: oneshot::Sender<Result<NewSession, AdmitError>>,
+    },
+    /// Does something with one of the owner's sessions.
     OnSession {
         /// Caller.
         owner: Owner,
-        /// Which.
+        /// Session.
         session: SessionId,
-        /// What.
+        /// Action.
         action: SessionAction,
         /// Answer.
         reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
     },
-    /// Lists the owner's sessions.
+    /// Lists sessions.
     ListSessions {
-        /// Caller.
-        owner: Owner,
+        /// Owner of the sessions; without it, those of all users.
+        owner: Option<Owner>,
         /// Answer.
         reply: oneshot::Sender<Vec<SessionInfo>>,
     },
     /// Closes a session and cancels what runs on it.
     CloseSession {
-        /// Caller.
+        /// Owner of the session.
         owner: Owner,
-        /// Which.
+        /// Session.
         session: SessionId,
         /// Answer.
         reply: oneshot::Sender<Result<(), AdmitError>>,
@@ -115,19 +134,6 @@ pub enum EngineCommand {
         request: Box<EmbedRequest>,
         /// Answer.
         reply: oneshot::Sender<Result<EmbedResult, AdmitError>>,
-    },
-    /// Time has passed: looks at the device's memory, and closes sessions that were idle for too
-    /// long.
-    Tick,
-    /// Takes the model off the device, unless requests run or wait.
-    Unload {
-        /// Whether it is off now.
-        reply: oneshot::Sender<bool>,
-    },
-    /// Puts the model on the device again, where it is not.
-    Load {
-        /// Answer.
-        reply: oneshot::Sender<Result<(), LoadFailure>>,
     },
     /// Asks what adapters are held against: to read one takes a while, and others do it.
     AdapterBase {
@@ -153,6 +159,77 @@ pub enum EngineCommand {
         /// Answer.
         reply: oneshot::Sender<Vec<AdapterInfo>>,
     },
+    /// Reports the state.
+    Status {
+        /// Answer.
+        reply: oneshot::Sender<EngineStatus>,
+    },
+}
+
+impl EngineCommand {
+    /// True if nobody waits for the answer, so that there is no point in serving it.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::CreateSession { reply, .. } | Self::ForkSession { reply, .. } => {
+                reply.is_closed()
+            }
+            Self::OnSession { reply, .. } => reply.is_closed(),
+            Self::ListSessions { reply, .. } => reply.is_closed(),
+            Self::Generate { events, .. } => events.is_closed(),
+            Self::Embed { reply, .. } => reply.is_closed(),
+            Self::AdapterBase { reply } => reply.is_closed(),
+            Self::LoadAdapter { reply, .. } => reply.is_closed(),
+            Self::ListAdapters { reply } => reply.is_closed(),
+            Self::Status { reply } => reply.is_closed(),
+            // These free what others may want.
+            Self::CloseSession { .. } | Self::UnloadAdapter { .. } => false,
+        }
+    }
+
+    /// Tells the caller that the command is not served.
+    pub(super) fn refuse(self, error: AdmitError) {
+        // Whoever asked may have gone away; the other callers hear that the engine has stopped.
+        match self {
+            Self::CreateSession { reply, .. } | Self::ForkSession { reply, .. } => {
+                drop(reply.send(Err(error)));
+            }
+            Self::OnSession { reply, .. } => drop(reply.send(Err(error))),
+            Self::CloseSession { reply, .. } => drop(reply.send(Err(error))),
+            Self::Generate { events, .. } => drop(events.send(EngineEvent::Refused(error))),
+            Self::Embed { reply, .. } => drop(reply.send(Err(error))),
+            _ => {}
+        }
+    }
+}
+
+/// What the daemon itself tells an engine: it comes before the commands of users.
+#[derive(Debug)]
+pub enum Control {
+    /// Time has passed: looks at the device's memory, and closes sessions that were idle for too
+    /// long.
+    Tick,
+    /// Closes a session that nobody owns any more, if it is still there.
+    CloseSession {
+        /// Owner of the session.
+        owner: Owner,
+        /// Session.
+        session: SessionId,
+    },
+    /// Reports the state, and thereby that the engine gets on.
+    Status {
+        /// Answer.
+        reply: oneshot::Sender<EngineStatus>,
+    },
+    /// Takes the model off the device, unless requests run or wait.
+    Unload {
+        /// True if it is off now.
+        reply: oneshot::Sender<bool>,
+    },
+    /// Puts the model on the device again, where it is not.
+    Load {
+        /// Answer.
+        reply: oneshot::Sender<Result<(), LoadFailure>>,
+    },
     /// The machine is about to sleep: frees the device. Requests rest until [`Self::Wake`].
     Sleep {
         /// Answer: the device is free.
@@ -160,11 +237,6 @@ pub enum EngineCommand {
     },
     /// The machine is awake: the model comes back, and what rested goes on.
     Wake,
-    /// Reports the state.
-    Status {
-        /// Answer.
-        reply: oneshot::Sender<EngineStatus>,
-    },
     /// Finishes: running requests are cancelled (`FinishReason::Cancelled`), then the thread ends.
     Shutdown,
 }
@@ -172,8 +244,8 @@ pub enum EngineCommand {
 /// Where to reach a running engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
-    /// Commands, bounded: a full channel is answered with `AdmitError::QueueFull`.
-    pub commands: mpsc::Sender<EngineCommand>,
+    /// The way in, where each user has a share.
+    pub commands: CommandSender,
     /// Tokenizer of the loaded model, for any thread.
     pub tokenizer: Arc<Tokenizer>,
     /// Chat template of the loaded model, where the file has one.
@@ -197,7 +269,7 @@ pub fn start(
     opened: Opened,
     options: &EngineOptions,
 ) -> std::io::Result<(EngineHandle, EngineThread)> {
-    let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+    let (commands, receiver) = command_queue();
     let heartbeat = Heartbeat::default();
     let on_device = Arc::new(AtomicBool::new(true));
     let handle = EngineHandle {
@@ -208,15 +280,14 @@ pub fn start(
         heartbeat: heartbeat.clone(),
         on_device: Arc::clone(&on_device),
     };
-    let worker = worker::Worker::new(opened, options, heartbeat, on_device)?;
-    let clock = handle.commands.downgrade();
+    let closer = Closer::of(&receiver);
+    let worker = worker::Worker::new(opened, options, heartbeat, on_device, closer)?;
+    let clock = handle.commands.clock();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;
     std::thread::Builder::new().name("clock".into()).spawn(move || {
-        // Ends with the last handle.
-        while let Some(commands) = clock.upgrade() {
-            let _ = commands.try_send(EngineCommand::Tick); // a full channel is no idle engine
-            drop(commands);
+        // Ends with the engine, or the last handle.
+        while clock.tick() {
             std::thread::sleep(TICK);
         }
     })?;
@@ -225,6 +296,3 @@ pub fn start(
 
 /// How often an engine looks at the time while it has nothing to do.
 const TICK: Duration = Duration::from_secs(1);
-
-/// Commands that may wait in the channel; the engine empties it between steps.
-const COMMANDS_MAX: usize = 256;

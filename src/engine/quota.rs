@@ -67,6 +67,37 @@ impl Worker {
         }
     }
 
+    /// Finds a place for one more request among those that wait. Where all are taken, the user who
+    /// has the most gives up the one that came last, unless the caller would then have as many.
+    pub(super) fn find_place_to_wait(&mut self, owner: Owner) -> Result<(), AdmitError> {
+        let waiting = self.waiting.len() + self.embeddings.len();
+        let limit = self.requests_queued_max;
+        if waiting < limit {
+            return Ok(());
+        }
+        let generations = self.waiting.iter();
+        let generations = generations.map(|g| (g.request.owner.uid, g.number, g.has_started()));
+        let embeddings = self.embeddings.iter();
+        let embeddings = embeddings.map(|e| (e.request.owner.uid, e.number, e.has_started()));
+        let all: Vec<(u32, u64, bool)> = generations.chain(embeddings).collect();
+        let count = |uid| all.iter().filter(|(other, ..)| *other == uid).count();
+        let most = all.iter().map(|(uid, ..)| *uid).max_by_key(|uid| count(*uid));
+        let most = most.filter(|uid| count(*uid) > count(owner.uid) + 1);
+        let of_most = all.iter().filter(|(uid, _, started)| Some(*uid) == most && !started);
+        let Some((uid, last, _)) = of_most.max_by_key(|(_, number, _)| *number) else {
+            return Err(AdmitError::QueueFull { waiting, limit });
+        };
+        let waiting = count(*uid);
+        let refusal = AdmitError::UserQueueFull { waiting, limit: waiting - 1 };
+        if let Some(at) = self.embeddings.iter().position(|e| e.number == *last) {
+            self.end_embedding(at, refusal);
+        } else {
+            let generation = self.take_waiting(*last);
+            self.refuse(generation, refusal);
+        }
+        Ok(())
+    }
+
     /// Whether the user's other running requests leave room for this one.
     pub(super) fn is_within_quota(&self, generation: &Generation) -> bool {
         let owner = generation.request.owner;

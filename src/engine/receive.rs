@@ -1,11 +1,13 @@
-//! Waiting for commands on a thread of its own, for a limited time.
+//! Waiting on a thread of its own, for a limited time.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::Receiver;
+use super::queue::{CommandReceiver, Received};
 
 /// Wakes a thread that is parked.
 struct Unpark(Thread);
@@ -16,11 +18,11 @@ impl Wake for Unpark {
     }
 }
 
-/// What came of waiting.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received<T> {
+/// What came of waiting for a command.
+#[derive(Debug)]
+pub(super) enum Waited {
     /// A command.
-    Command(T),
+    Received(Received),
     /// None, and none can come.
     Closed,
     /// None in time.
@@ -28,38 +30,39 @@ pub(super) enum Received<T> {
 }
 
 /// Waits for the next command, at most for `limit` where there is one.
-pub(super) fn receive<T>(commands: &mut Receiver<T>, limit: Option<Duration>) -> Received<T> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let started = Instant::now();
+pub(super) fn receive(commands: &mut CommandReceiver, limit: Option<Duration>) -> Waited {
+    match park_until(limit, |context| commands.poll_next(context)) {
+        Some(Some(received)) => Waited::Received(received),
+        Some(None) => Waited::Closed,
+        None => Waited::TimedOut,
+    }
+}
+
+/// Waits for a future on this thread.
+pub(super) fn wait_for<T>(mut future: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
-        match commands.poll_recv(&mut context) {
-            Poll::Ready(Some(command)) => return Received::Command(command),
-            Poll::Ready(None) => return Received::Closed,
-            Poll::Pending => {}
-        }
-        match limit.map(|limit| limit.saturating_sub(started.elapsed())) {
-            None => thread::park(),
-            Some(Duration::ZERO) => return Received::TimedOut,
-            Some(rest) => thread::park_timeout(rest),
+        if let Some(value) = park_until(None, |context| future.as_mut().poll(context)) {
+            return value;
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_ends_the_wait_and_so_do_time_and_the_last_sender() {
-        let (sender, mut receiver) = tokio::sync::mpsc::channel(4);
-        assert_eq!(
-            receive::<u32>(&mut receiver, Some(Duration::from_millis(1))),
-            Received::TimedOut
-        );
-        let other = thread::spawn(move || sender.blocking_send(7));
-        assert_eq!(receive(&mut receiver, None), Received::Command(7));
-        assert!(other.join().expect("it sends").is_ok());
-        assert_eq!(receive(&mut receiver, None), Received::Closed);
+/// Polls whenever this thread is woken; `None` when the time is over.
+fn park_until<T>(
+    limit: Option<Duration>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Option<T> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let started = Instant::now();
+    loop {
+        if let Poll::Ready(value) = poll(&mut context) {
+            return Some(value);
+        }
+        match limit.map(|limit| limit.saturating_sub(started.elapsed())) {
+            None => thread::park(),
+            Some(Duration::ZERO) => return None,
+            Some(rest) => thread::park_timeout(rest),
+        }
     }
 }

@@ -83,12 +83,17 @@ impl Worker {
     pub(super) fn restore_sessions(&mut self) {
         let Some(files) = &self.files else { return };
         let mut restored = 0;
-        let made_by = files.made_by.clone();
+        let (made_by, threads) = (files.made_by.clone(), files.threads.clone());
         // Whatever becomes of them, no other session is saved in their place; and those of models
         // that are loaded later come back with their numbers.
         self.sessions.reserve(files.folder.highest_number());
         for path in files.folder.list() {
             let inserted = match Saved::read(&path, &made_by) {
+                Ok(saved) if saved.header.name.is_none() => {
+                    // It ended with its connection, but a daemon that was killed left the file.
+                    threads.remove(path);
+                    continue;
+                }
                 Ok(saved) => self.insert_saved(saved).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
@@ -229,11 +234,18 @@ impl Worker {
         Ok(self.session_info(id))
     }
 
-    /// Saves every session, the one used last first: the daemon may not have the time for all.
+    /// Saves every session with a name, the one used last first: the daemon may not have the time
+    /// for all. Those without end with their connections.
     pub(super) fn save_all(&mut self) {
         let Some(files) = &self.files else { return };
         let threads = files.threads.clone();
         for id in self.sessions.by_last_use() {
+            if self.sessions.get(id).traits.name.is_none() {
+                if let Some(files) = &self.files {
+                    files.forget(self.sessions.get(id).owner, id);
+                }
+                continue;
+            }
             if self.fetches.restores(id) {
                 continue; // it is to be as its file is
             }

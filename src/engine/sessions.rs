@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
+use super::new_session::NewSession;
 use super::room::Asker;
 use super::types::{AdmitError, FinishReason, SessionAction, SessionInfo, SessionOptions};
 use super::worker::Worker;
@@ -13,28 +14,41 @@ use crate::session::{Owner, SessionId, Traits, Writing};
 /// What the owner of a session is told.
 pub(super) type Answer = Result<SessionInfo, AdmitError>;
 
+/// A session that was to be made.
+pub(super) type Made = Result<NewSession, AdmitError>;
+
 /// What is to be done with a session.
 #[derive(Debug)]
 pub(super) struct SessionCall {
     pub owner: Owner,
     pub session: SessionId,
-    pub action: SessionAction,
-    pub reply: oneshot::Sender<Answer>,
+    pub task: SessionTask,
 }
 
-impl SessionCall {
-    /// Whether it takes the cache, wherever it is.
+/// The same, and where the answer goes.
+#[derive(Debug)]
+pub(super) enum SessionTask {
+    Act { action: SessionAction, reply: oneshot::Sender<Answer> },
+    Fork { name: Option<String>, at: Option<u32>, reply: oneshot::Sender<Made> },
+}
+
+impl SessionTask {
+    /// True if it takes the cache, wherever it is.
     fn needs_cache(&self) -> bool {
-        matches!(self.action, SessionAction::Fork { .. } | SessionAction::Save)
+        matches!(self, Self::Fork { .. } | Self::Act { action: SessionAction::Save, .. })
+    }
+
+    /// True if nobody waits for the answer.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Act { reply, .. } => reply.is_closed(),
+            Self::Fork { reply, .. } => reply.is_closed(),
+        }
     }
 }
 
 impl Worker {
-    pub(super) fn create_session(
-        &mut self,
-        owner: Owner,
-        options: SessionOptions,
-    ) -> Result<SessionInfo, AdmitError> {
+    pub(super) fn create_session(&mut self, owner: Owner, options: SessionOptions) -> Made {
         let most = self.info.context_tokens;
         let context = options.context_tokens.map_or(most, |wanted| wanted.clamp(1, most));
         let adapters = self.find_adapters(&options.adapters)?;
@@ -49,7 +63,13 @@ impl Worker {
                 adapters,
             },
         )?;
-        Ok(self.session_info(id))
+        Ok(self.hand_over(id))
+    }
+
+    /// A session as it goes to whoever asked for it: closed if it does not arrive.
+    fn hand_over(&self, id: SessionId) -> NewSession {
+        let session = self.sessions.get(id);
+        self.closer.new_session(session.owner, self.session_info(id), &session.life)
     }
 
     fn new_session(&mut self, owner: Owner, traits: Traits) -> Result<SessionId, AdmitError> {
@@ -78,6 +98,7 @@ impl Worker {
         let session = self.sessions.get(id);
         SessionInfo {
             id,
+            owner: session.owner,
             name: session.traits.name.clone(),
             context_tokens: session.traits.context_tokens as u32,
             tokens: session.tokens.len() as u32,
@@ -93,19 +114,39 @@ impl Worker {
 
     /// Does something with a session; the answer stands even where the device failed over it.
     pub(super) fn on_session(&mut self, call: SessionCall) -> Result<(), DeviceError> {
-        let known = self.sessions.of_owner(call.owner, call.session).is_some();
-        if known && call.needs_cache() && self.fetch_parked(call.session) {
+        let SessionCall { owner, session: id, .. } = call;
+        if self.sessions.of_owner(owner, id).is_none() {
+            let unknown = AdmitError::UnknownSession(id.0);
+            // Whoever asked may have gone away; so below.
+            match call.task {
+                SessionTask::Act { reply, .. } => drop(reply.send(Err(unknown))),
+                SessionTask::Fork { reply, .. } => drop(reply.send(Err(unknown))),
+            }
+            return Ok(());
+        }
+        if call.task.needs_cache() && self.fetch_parked(id) {
             self.fetches.call_later(call);
             return Ok(());
         }
-        let SessionCall { owner, session: id, action, reply } = call;
-        let (answer, done) = match action {
-            _ if !known => (Err(AdmitError::UnknownSession(id.0)), Ok(())),
-            SessionAction::Info => (Ok(self.session_info(id)), Ok(())),
-            SessionAction::Fork { name, at } => self.fork_session(owner, id, name, at),
-            SessionAction::Save if self.fetches.restores(id) => {
-                (Err(AdmitError::SessionBusy(id.0)), Ok(()))
+        match call.task {
+            SessionTask::Fork { name, at, reply } => {
+                let (made, done) = self.fork_session(owner, id, name, at);
+                let _ = reply.send(made);
+                done
             }
+            SessionTask::Act { action, reply } => self.act(id, action, reply),
+        }
+    }
+
+    fn act(
+        &mut self,
+        id: SessionId,
+        action: SessionAction,
+        reply: oneshot::Sender<Answer>,
+    ) -> Result<(), DeviceError> {
+        let answer = match action {
+            SessionAction::Info => Ok(self.session_info(id)),
+            SessionAction::Save if self.fetches.restores(id) => Err(AdmitError::SessionBusy(id.0)),
             SessionAction::Save => {
                 return self.save_session(id, Writing::Saved, |saved| drop(reply.send(saved)));
             }
@@ -113,12 +154,10 @@ impl Worker {
                 self.restore_session(id, reply);
                 return Ok(());
             }
-            SessionAction::Truncate { tokens } => {
-                (self.truncate_session(id, tokens as usize), Ok(()))
-            }
+            SessionAction::Truncate { tokens } => self.truncate_session(id, tokens as usize),
         };
-        let _ = reply.send(answer); // whoever asked may have gone away
-        done
+        let _ = reply.send(answer);
+        Ok(())
     }
 
     /// A session that begins as another one. Their cache is shared where it is on the device or
@@ -129,7 +168,7 @@ impl Worker {
         from: SessionId,
         name: Option<String>,
         at: Option<u32>,
-    ) -> (Answer, Result<(), DeviceError>) {
+    ) -> (Made, Result<(), DeviceError>) {
         let origin = self.sessions.get(from);
         let tokens = origin.tokens.len();
         let at = at.map_or(tokens, |at| at as usize);
@@ -144,7 +183,7 @@ impl Worker {
         };
         self.sessions.get_mut(id).tokens = beginning;
         let shared = self.share_cache(from, id, at);
-        (Ok(self.session_info(id)), shared)
+        (Ok(self.hand_over(id)), shared)
     }
 
     fn share_cache(

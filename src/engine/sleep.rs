@@ -1,8 +1,10 @@
 //! The machine sleeps: a device may lose what it holds then, or keep the machine awake. Caches go
 //! to the host's memory, the model leaves the device, and afterwards all comes back.
 
+use tokio::sync::oneshot;
+
 use super::EngineCommand;
-use super::types::{AdmitError, EngineEvent};
+use super::types::{AdmitError, LoadFailure, Owner};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
 
@@ -12,7 +14,9 @@ pub(super) struct Asleep {
     /// Whether the model was on the device.
     loaded: bool,
     /// What came meanwhile and needs the device, in the order in which it came.
-    postponed: Vec<EngineCommand>,
+    postponed: Vec<(Owner, EngineCommand)>,
+    /// Whoever waits for the model to be on the device.
+    loads: Vec<oneshot::Sender<Result<(), LoadFailure>>>,
 }
 
 impl Worker {
@@ -22,7 +26,7 @@ impl Worker {
             return Ok(());
         }
         let loaded = self.runner.is_on_device();
-        self.asleep = Some(Asleep { loaded, postponed: Vec::new() });
+        self.asleep = Some(Asleep { loaded, postponed: Vec::new(), loads: Vec::new() });
         if !loaded || !self.runner.can_reopen() {
             return Ok(());
         }
@@ -50,26 +54,44 @@ impl Worker {
             }
             self.end_embeddings(&AdmitError::NotLoaded(failure.message));
         }
-        asleep.postponed.into_iter().try_for_each(|command| self.serve(command))
+        for reply in asleep.loads {
+            let _ = reply.send(self.load()); // whoever asked may have gone away
+        }
+        asleep.postponed.into_iter().try_for_each(|(_, command)| self.serve(command))
     }
 
-    /// Keeps a command that needs the device until the machine is awake.
-    pub(super) fn postpone(&mut self, command: EngineCommand) -> Option<EngineCommand> {
-        let limit = self.requests_queued_max;
+    /// Loads the model, once the machine is awake.
+    pub(super) fn load_when_awake(&mut self, reply: oneshot::Sender<Result<(), LoadFailure>>) {
+        match &mut self.asleep {
+            Some(asleep) => asleep.loads.push(reply),
+            None => drop(reply.send(self.load())), // whoever asked may have gone away
+        }
+    }
+
+    /// Keeps a user's command that needs the device until the machine is awake. As many as may wait
+    /// are kept, in all and of each user.
+    pub(super) fn postpone(
+        &mut self,
+        owner: Owner,
+        command: EngineCommand,
+    ) -> Option<EngineCommand> {
         let Some(asleep) = &mut self.asleep else { return Some(command) };
-        let crowded = asleep.postponed.len() >= limit;
-        let full = AdmitError::QueueFull { waiting: limit, limit };
-        // Who is refused may be gone.
-        match command {
-            EngineCommand::Generate { events, .. } if crowded => {
-                let _ = events.send(EngineEvent::Refused(full));
-            }
-            EngineCommand::Embed { reply, .. } if crowded => drop(reply.send(Err(full))),
+        let needs_device = matches!(
+            command,
             EngineCommand::Generate { .. }
-            | EngineCommand::Embed { .. }
-            | EngineCommand::LoadAdapter { .. }
-            | EngineCommand::Load { .. } => asleep.postponed.push(command),
-            other => return Some(other),
+                | EngineCommand::Embed { .. }
+                | EngineCommand::LoadAdapter { .. }
+        );
+        if !needs_device {
+            return Some(command);
+        }
+        asleep.postponed.retain(|(_, other)| !other.is_abandoned());
+        let limit = self.requests_queued_max;
+        let waiting = asleep.postponed.iter().filter(|(other, _)| *other == owner).count();
+        if waiting >= limit {
+            command.refuse(AdmitError::QueueFull { waiting, limit });
+        } else {
+            asleep.postponed.push((owner, command));
         }
         None
     }

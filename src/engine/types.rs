@@ -1,10 +1,12 @@
 //! What crosses the engine's channels.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tokio::sync::Notify;
 
 use super::activity::{Activity, KvPages};
 use super::adapters::{AdapterNames, NamedAdapter};
@@ -48,18 +50,34 @@ pub struct GenerateRequest {
 
 /// Raised once to cancel a request.
 #[derive(Clone, Debug, Default)]
-pub struct CancelFlag(Arc<AtomicBool>);
+pub struct CancelFlag(Arc<Raised>);
+
+#[derive(Debug, Default)]
+struct Raised {
+    raised: AtomicBool,
+    told: Notify,
+}
 
 impl CancelFlag {
     /// Asks for the request to stop at the next step.
     pub fn raise(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.raised.store(true, Ordering::Release);
+        self.0.told.notify_waiters();
     }
 
-    /// Whether it was raised.
+    /// True if it was raised.
     #[must_use]
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.raised.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is raised.
+    pub async fn raised(&self) {
+        let mut told = pin!(self.0.told.notified());
+        told.as_mut().enable();
+        if !self.is_raised() {
+            told.await;
+        }
     }
 }
 
@@ -302,13 +320,6 @@ pub struct SessionOptions {
 pub enum SessionAction {
     /// Nothing.
     Info,
-    /// A new session that begins with this one's tokens and shares their cache.
-    Fork {
-        /// Name of the new one.
-        name: Option<String>,
-        /// How many tokens; all of them without it.
-        at: Option<u32>,
-    },
     /// Keeps it in a file.
     Save,
     /// Takes it back to what was saved.
@@ -335,6 +346,8 @@ pub struct LoadFailure {
 pub struct SessionInfo {
     /// Number.
     pub id: SessionId,
+    /// Owner.
+    pub owner: Owner,
     /// Name its owner gave it.
     pub name: Option<String>,
     /// Context, in tokens.

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::mpsc::{Receiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::EngineCommand;
+use super::Control;
 use super::activity::KvPages;
 use super::adapters::{AdapterBase, Adapters};
 use super::budget::Budget;
@@ -17,14 +16,15 @@ use super::embedding::Embedding;
 use super::fetching::Fetches;
 use super::flight::Flying;
 use super::heartbeat::Heartbeat;
+use super::new_session::Closer;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
+use super::queue::{CommandReceiver, NothingNow, Received};
 use super::quota::Quotas;
-use super::receive::{Received, receive};
+use super::receive::{Waited, receive};
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
 use super::saving::Files;
-use super::sessions::SessionCall;
 use super::sleep::Asleep;
 use super::steps::Slices;
 use super::types::{
@@ -37,7 +37,8 @@ use crate::scheduler::{Fairness, Priority};
 use crate::session::{SessionId, Sessions, Traits};
 use crate::tokenizer::Tokenizer;
 
-/// Commands served between two steps: a flood of them must not stop those that generate.
+/// Commands of all users served between two steps, whose shares are smaller: a flood of them must
+/// not stop those that generate.
 const COMMANDS_A_STEP: usize = 256;
 
 /// How often is looked whether a file was read, where there is nothing else to do.
@@ -54,7 +55,7 @@ pub(super) struct Worker {
     pub(super) info: Arc<ModelInfo>,
     /// LoRA adapters of the model, by their numbers.
     pub(super) adapters: Adapters,
-    adapter_base: AdapterBase,
+    pub(super) adapter_base: AdapterBase,
     pub(super) sessions: Sessions,
     /// They have a place in the batch.
     pub(super) running: Vec<Generation>,
@@ -70,6 +71,7 @@ pub(super) struct Worker {
     pub(super) slices: Slices,
     pub(super) host_cache_bytes: u64,
     pub(super) files: Option<Files>,
+    pub(super) closer: Closer,
     pub(super) fetches: Fetches,
     pub(super) sessions_max: usize,
     pub(super) requests_queued_max: usize,
@@ -94,6 +96,7 @@ impl Worker {
         options: &EngineOptions,
         heartbeat: Heartbeat,
         on_device: Arc<AtomicBool>,
+        closer: Closer,
     ) -> io::Result<Self> {
         let files =
             options.state.as_ref().map(|state| Files::new(state, opened.made_by)).transpose()?;
@@ -132,6 +135,7 @@ impl Worker {
             fair: Fairness::default(),
             host_cache_bytes: options.host_cache_bytes,
             files,
+            closer,
             fetches: Fetches::default(),
             sessions_max: options.sessions_max,
             requests_queued_max: options.requests_queued_max,
@@ -148,10 +152,7 @@ impl Worker {
     ///
     /// # Errors
     /// The failure that nothing could be done about; every caller has been told.
-    pub(super) fn run(
-        mut self,
-        mut commands: Receiver<EngineCommand>,
-    ) -> Result<(), EngineFailure> {
+    pub(super) fn run(mut self, mut commands: CommandReceiver) -> Result<(), EngineFailure> {
         self.restore_sessions();
         let ended = self.serve_all(&mut commands);
         if let Err(failure) = &ended {
@@ -161,33 +162,35 @@ impl Worker {
         ended
     }
 
-    fn serve_all(&mut self, commands: &mut Receiver<EngineCommand>) -> Result<(), EngineFailure> {
+    fn serve_all(&mut self, commands: &mut CommandReceiver) -> Result<(), EngineFailure> {
         let mut served = 0;
         loop {
-            let command = if self.asleep.is_some() || self.is_idle() {
-                self.rest(commands)?.ok_or(TryRecvError::Disconnected)
+            let next = if self.asleep.is_some() || self.is_idle() {
+                self.rest(commands)?.ok_or(NothingNow::Closed)
             } else if served >= COMMANDS_A_STEP {
-                Err(TryRecvError::Empty) // the rest after the next step
+                Err(NothingNow::Empty) // the rest after the next step
             } else if self.only_waits_for_files() {
                 self.wait_for_files(commands)
             } else {
-                commands.try_recv()
+                commands.try_next()
             };
-            let done = match command {
-                Ok(EngineCommand::Shutdown) | Err(TryRecvError::Disconnected) => {
-                    self.shut_down();
+            let done = match next {
+                Ok(Received::Control(Control::Shutdown)) | Err(NothingNow::Closed) => {
+                    self.shut_down(commands);
                     self.save_all();
                     return Ok(());
                 }
-                Ok(command) => {
+                Ok(received) => {
                     served += 1;
                     if let Err(error) = self.land() {
                         self.recover(error)?;
                     }
-                    self.serve(command) // all that has arrived, before the next step
+                    // All that has arrived, within the users' shares, before the next step.
+                    self.serve_next(received, commands)
                 }
-                Err(TryRecvError::Empty) => {
+                Err(NothingNow::Empty) => {
                     served = 0;
+                    commands.begin_round();
                     self.last_busy = Instant::now();
                     self.take_fetched().and_then(|()| self.go_on())
                 }
@@ -225,23 +228,17 @@ impl Worker {
     }
 
     /// Waits for a command until it is time to look whether a file was read.
-    fn wait_for_files(
-        &self,
-        commands: &mut Receiver<EngineCommand>,
-    ) -> Result<EngineCommand, TryRecvError> {
+    fn wait_for_files(&self, commands: &mut CommandReceiver) -> Result<Received, NothingNow> {
         self.heartbeat.beat(); // it is the disk that takes its time
         match receive(commands, Some(FETCH_LOOK)) {
-            Received::Command(command) => Ok(command),
-            Received::Closed => Err(TryRecvError::Disconnected),
-            Received::TimedOut => Err(TryRecvError::Empty),
+            Waited::Received(received) => Ok(received),
+            Waited::Closed => Err(NothingNow::Closed),
+            Waited::TimedOut => Err(NothingNow::Empty),
         }
     }
 
     /// Waits for a command while nobody waits for the engine; `None` when none can come.
-    fn rest(
-        &mut self,
-        commands: &mut Receiver<EngineCommand>,
-    ) -> Result<Option<EngineCommand>, EngineFailure> {
+    fn rest(&mut self, commands: &mut CommandReceiver) -> Result<Option<Received>, EngineFailure> {
         loop {
             if let Err(error) = self.clean() {
                 self.recover(error)?;
@@ -254,9 +251,9 @@ impl Worker {
             let warms = self.runner.is_cold();
             let rest = if tunes { tune_in } else { unload_in };
             match receive(commands, if warms { Some(Duration::ZERO) } else { rest }) {
-                Received::Command(command) => return Ok(Some(command)),
-                Received::Closed => return Ok(None),
-                Received::TimedOut => {
+                Waited::Received(received) => return Ok(Some(received)),
+                Waited::Closed => return Ok(None),
+                Waited::TimedOut => {
                     // Then it looks for commands again: nobody waits for more than one step.
                     let done = match tunes {
                         _ if warms => self.runner.warm_up(),
@@ -281,74 +278,17 @@ impl Worker {
         kv.clean(executor)
     }
 
-    pub(super) fn serve(&mut self, command: EngineCommand) -> Result<(), DeviceError> {
-        self.heartbeat.beat();
-        self.take_fetched()?;
-        let Some(command) = self.postpone(command) else { return Ok(()) };
-        // A reply whose caller has gone away is dropped.
-        match command {
-            EngineCommand::CreateSession { owner, options, reply } => {
-                let _ = reply.send(self.create_session(owner, options));
-            }
-            EngineCommand::ListSessions { owner, reply } => {
-                let list = self.sessions.list(owner).map(|(id, _)| self.session_info(id));
-                let _ = reply.send(list.collect());
-            }
-            EngineCommand::OnSession { owner, session, action, reply } => {
-                let call = SessionCall { owner, session, action, reply };
-                return self.on_session(call);
-            }
-            EngineCommand::CloseSession { owner, session, reply } => {
-                let _ = reply.send(self.close_session(owner, session));
-            }
-            EngineCommand::Generate { request, events } => self.arrive(*request, events),
-            EngineCommand::Embed { request, reply } => self.arrive_to_embed(*request, reply),
-            EngineCommand::Tick => {
-                self.close_expired();
-                return self.follow_budget();
-            }
-            EngineCommand::Unload { reply } => {
-                let done = self.unload();
-                let _ = reply.send(!self.runner.is_on_device());
-                return done;
-            }
-            EngineCommand::Load { reply } => {
-                let _ = reply.send(self.load());
-            }
-            EngineCommand::AdapterBase { reply } => {
-                let _ = reply.send(self.adapter_base.clone());
-            }
-            EngineCommand::LoadAdapter { adapter, reply } => {
-                let (answer, done) = self.load_adapter(*adapter);
-                let _ = reply.send(answer);
-                return done;
-            }
-            EngineCommand::UnloadAdapter { name, reply } => {
-                let _ = reply.send(self.unload_adapter(&name));
-            }
-            EngineCommand::ListAdapters { reply } => {
-                let _ = reply.send(self.list_adapters());
-            }
-            EngineCommand::Sleep { reply } => {
-                let done = self.fall_asleep();
-                let _ = reply.send(());
-                return done;
-            }
-            EngineCommand::Wake => return self.wake_up(),
-            EngineCommand::Status { reply } => {
-                let _ = reply.send(self.status());
-            }
-            EngineCommand::Shutdown => unreachable!("handled by the loop"),
-        }
-        Ok(())
-    }
-
     /// A new request: refused at once, or put with those that wait.
-    fn arrive(&mut self, request: GenerateRequest, events: UnboundedSender<EngineEvent>) {
+    pub(super) fn arrive(
+        &mut self,
+        request: GenerateRequest,
+        events: UnboundedSender<EngineEvent>,
+    ) {
         let answer = events.clone();
         let loaded = self.load().map_err(|failure| AdmitError::NotLoaded(failure.message));
         let checked = loaded
-            .and_then(|()| Ok((self.check(&request)?, self.find_adapters(&request.adapters)?)));
+            .and_then(|()| Ok((self.check(&request)?, self.find_adapters(&request.adapters)?)))
+            .and_then(|checked| self.find_place_to_wait(request.owner).map(|()| checked));
         let (tokens_max, adapters) = match checked {
             Ok(checked) => checked,
             Err(error) => {
@@ -468,7 +408,10 @@ impl Worker {
         }
     }
 
-    fn shut_down(&mut self) {
+    fn shut_down(&mut self, commands: &mut CommandReceiver) {
+        for command in commands.drain() {
+            command.refuse(AdmitError::ShuttingDown);
+        }
         self.end_embeddings(&AdmitError::ShuttingDown);
         for generation in self.running.drain(..) {
             let why = AdmitError::ShuttingDown.to_string();

@@ -113,7 +113,42 @@ impl Params for SessionCreateParams {
     }
 }
 
-/// Parameters of `session.info` and `session.close`.
+/// Parameters of `session.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionListParams {
+    /// List the sessions of all users: for root and the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all: Option<bool>,
+}
+
+impl Params for SessionListParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["all"])?;
+        Ok(Self { all: fields.optional("all", "true or false")? })
+    }
+}
+
+/// Parameters of `session.close`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionCloseParams {
+    /// Which.
+    pub session: SessionRef,
+    /// User whose session it is, where it is not the caller's: for root and the daemon's own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+impl Params for SessionCloseParams {
+    fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
+        let fields = Fields::new(params, &["session", "uid"])?;
+        Ok(Self {
+            session: fields.required("session", SESSION_WANTED)?,
+            uid: fields.optional("uid", "a user's number")?,
+        })
+    }
+}
+
+/// Parameters of `session.info`, `session.save` and `session.restore`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionParams {
     /// Which.
@@ -185,7 +220,7 @@ pub struct SessionCreateResult {
 /// Result of `session.list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionListResult {
-    /// The caller's sessions.
+    /// The sessions, by their numbers.
     pub sessions: Vec<SessionEntry>,
 }
 
@@ -224,6 +259,9 @@ pub struct SessionEntry {
     /// Name, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// User that it belongs to; in `session.list` with `all` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// Name of its model; in `session.list` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -257,6 +295,7 @@ impl From<engine::SessionInfo> for SessionEntry {
         Self {
             session: session.id.0,
             name: session.name,
+            uid: None,
             model: None,
             context_tokens: session.context_tokens,
             tokens: session.tokens,

@@ -16,7 +16,8 @@ pub enum Placement {
 /// Whether `claim` gets a place among `running`, of which there may be `places`.
 ///
 /// A place is taken from somebody less urgent who has had his share, the one least deserving; or
-/// from a uid that has at least two more places than the claim's own, at the same priority.
+/// from a uid that has at least two more places than the claim's own, at the same priority or,
+/// where it has had its share, a higher one: calling everything urgent keeps nobody else out.
 #[must_use]
 pub fn place(fair: &Fairness, claim: &Claim, running: &[Claim], places: usize) -> Placement {
     if running.len() < places {
@@ -29,9 +30,9 @@ pub fn place(fair: &Fairness, claim: &Claim, running: &[Claim], places: usize) -
     let yields = |at: &usize| {
         let other = &running[*at];
         let less_urgent = other.priority > claim.priority && fair.rank(other) > rank;
-        let greedy = other.priority == claim.priority
-            && other.uid != claim.uid
-            && places_of(other.uid) >= own + 2;
+        let greedy = other.uid != claim.uid
+            && places_of(other.uid) >= own + 2
+            && (other.priority == claim.priority || fair.rank(other) > rank);
         less_urgent || greedy
     };
     match order.into_iter().rev().find(yields) {
@@ -66,5 +67,19 @@ mod tests {
         let taken = place(&fair, &claim(9, 2, Priority::Normal), &same, 2);
         assert_eq!(taken, Placement::InsteadOf(1), "one of the two places of uid 1");
         assert_eq!(place(&fair, &claim(9, 1, Priority::Normal), &same, 2), Placement::None);
+    }
+
+    #[test]
+    fn a_uid_whose_requests_are_all_urgent_keeps_nobody_out() {
+        let mut fair = Fairness::default();
+        let running: Vec<Claim> = (0..4).map(|at| claim(at, 1, Priority::Interactive)).collect();
+        let other = claim(9, 2, Priority::Normal);
+        assert_eq!(place(&fair, &other, &running, 4), Placement::None, "the urgent come first");
+        running.iter().for_each(|claim| fair.charge(claim, 32));
+        assert_eq!(place(&fair, &other, &running, 4), Placement::InsteadOf(3));
+        // One place does not become two by it, and nobody loses the last.
+        let own = claim(10, 1, Priority::Background);
+        assert_eq!(place(&fair, &own, &running, 4), Placement::None);
+        assert_eq!(place(&fair, &other, &running[..1], 1), Placement::None);
     }
 }

@@ -13,9 +13,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::Decoder;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ use super::Shared;
 use super::methods::Call;
 use super::models::InUse;
 use super::outgoing::Outgoing;
-use crate::engine::{CancelFlag, EngineCommand, EngineHandle, Owner, SessionId};
+use crate::engine::{CancelFlag, Owner, SessionGuard};
 use crate::protocol::{
     CancelResult, ErrorCode, ErrorObject, FrameDecoder, FrameError, Framing, ModelLoading,
     RequestId, decode_request, encode_frame, encode_notification, encode_response, method,
@@ -41,9 +41,6 @@ const BUFFER_KEPT_BYTES: usize = 64 * 1024;
 /// How often a client that closed its sending side is looked at: whether it still reads.
 const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
-/// How long an engine whose queue is full may keep a connection from ending.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-
 /// One client.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -53,8 +50,9 @@ pub(super) struct Connection {
     /// Known with the first byte that comes.
     framing: OnceLock<Framing>,
     in_flight: Mutex<HashMap<RequestId, InFlight>>,
-    /// Sessions without a name that this client made.
-    unnamed: Mutex<Vec<(EngineHandle, SessionId)>>,
+    /// Sessions without a name that this client made: they end with the connection, since nobody
+    /// would find them.
+    unnamed: Mutex<Vec<SessionGuard>>,
     /// Room for requests that are no generations: they wait for it, unread.
     short_requests: Arc<Semaphore>,
     /// Large replies go out one by one, each when there is room.
@@ -115,7 +113,6 @@ impl Connection {
             },
         }
         connection.cancel_all();
-        connection.close_unnamed().await;
     }
 
     /// Reads and answers requests until none can come and all are answered.
@@ -305,6 +302,15 @@ impl Connection {
         self.owner.uid == 0 || self.owner.uid == own
     }
 
+    /// Refuses everybody but root and the daemon's own user.
+    pub(super) fn check_operator(&self, what: &str) -> Result<(), ErrorObject> {
+        if self.is_operator() {
+            return Ok(());
+        }
+        let message = format!("{what} is for root and the user that the daemon runs as");
+        Err(ErrorObject::new(ErrorCode::NOT_ALLOWED, message))
+    }
+
     /// The model that a request names, for its tokenizer and chat template.
     pub(super) async fn model_of_text(
         &self,
@@ -319,22 +325,11 @@ impl Connection {
         self.notify(method::MODEL_LOADING, &ModelLoading { id, model });
     }
 
-    /// Notes a session that has no name: it ends with the connection, since nobody would find it.
-    pub(super) fn own_session(&self, engine: &EngineHandle, session: SessionId) {
+    /// Notes a session that has no name: it ends with the connection.
+    pub(super) fn own_session(&self, guard: SessionGuard) {
         let mut unnamed = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
-        unnamed.push((engine.clone(), session));
-    }
-
-    async fn close_unnamed(&self) {
-        let unnamed =
-            std::mem::take(&mut *self.unnamed.lock().unwrap_or_else(PoisonError::into_inner));
-        for (engine, session) in unnamed {
-            // Who has closed it before is answered that it is not there; so is nobody here.
-            let (reply, _) = oneshot::channel();
-            let command = EngineCommand::CloseSession { owner: self.owner, session, reply };
-            let sent = timeout(CLOSE_PATIENCE, engine.commands.send(command)).await;
-            debug!(uid = self.owner.uid, session = session.0, sent = sent.is_ok(), "session ends");
-        }
+        unnamed.retain(|other| !other.is_over());
+        unnamed.push(guard);
     }
 
     fn send(&self, body: Result<Vec<u8>, serde_json::Error>) {
@@ -412,6 +407,7 @@ impl FrameReader {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
+    use tokio::time::timeout;
 
     use super::*;
 

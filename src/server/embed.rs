@@ -117,7 +117,8 @@ async fn ask(
     request: EmbedRequest,
 ) -> Result<crate::engine::EmbedResult, ErrorObject> {
     let (reply, answer) = oneshot::channel();
+    let (owner, cancel, deadline) = (request.owner, request.cancel.clone(), request.deadline);
     let command = EngineCommand::Embed { request: Box::new(request), reply };
-    enqueue(engine, command)?;
+    enqueue(engine, owner, command, (&cancel, deadline)).await?;
     Ok(answer.await.map_err(|_| engine_stopped())??)
 }

@@ -73,8 +73,9 @@ pub(super) async fn generate(
         }
     };
     let (events, mut incoming) = mpsc::unbounded_channel();
+    let limits = (cancel, request.deadline);
     let command = EngineCommand::Generate { request: Box::new(request), events };
-    enqueue(engine, command)?;
+    enqueue(engine, connection.owner, command, limits).await?;
     while let Some(event) = incoming.recv().await {
         match event {
             EngineEvent::Token { text, token, logprob } => {

@@ -21,7 +21,7 @@ pub(super) async fn load(
     params: LoraLoadParams,
 ) -> Result<LoraEntry, ErrorObject> {
     let LoraLoadParams { model, name, path } = params;
-    check_operator(connection, "lora.load")?;
+    connection.check_operator("lora.load")?;
     if !Lora::is_name(&name) {
         return Err(out_of_range("name", Lora::NAME_WANTED, format_args!("{name:?}")));
     }
@@ -30,7 +30,7 @@ pub(super) async fn load(
         return Err(out_of_range("path", "an absolute path", path.display()));
     }
     let model = connection.model(request, model.as_deref()).await?;
-    let base = ask(&model, |reply| EngineCommand::AdapterBase { reply }).await?;
+    let base = ask(&model, connection.owner, |reply| EngineCommand::AdapterBase { reply }).await?;
     let source = AdapterSource { name, path };
     // It reads a file.
     let opened = spawn_blocking(move || base.open(source)).await;
@@ -40,7 +40,9 @@ pub(super) async fn load(
     let adapter = opened
         .map_err(|error| ErrorObject::new(ErrorCode::ADAPTER_UNAVAILABLE, error.to_string()))?;
     let adapter = Box::new(adapter);
-    let loaded = ask(&model, |reply| EngineCommand::LoadAdapter { adapter, reply }).await??;
+    let loaded =
+        ask(&model, connection.owner, |reply| EngineCommand::LoadAdapter { adapter, reply })
+            .await??;
     info!(uid = connection.owner.uid, model = model.name, name = loaded.name, "adapter loaded");
     Ok(loaded.into())
 }
@@ -51,10 +53,11 @@ pub(super) async fn unload(
     params: LoraUnloadParams,
 ) -> Result<LoraUnloadResult, ErrorObject> {
     let LoraUnloadParams { model, name } = params;
-    check_operator(connection, "lora.unload")?;
+    connection.check_operator("lora.unload")?;
     let model = connection.model_of_text(request, model.as_deref()).await?;
     let wanted = name.clone();
-    ask(&model, |reply| EngineCommand::UnloadAdapter { name: wanted, reply }).await??;
+    ask(&model, connection.owner, |reply| EngineCommand::UnloadAdapter { name: wanted, reply })
+        .await??;
     info!(uid = connection.owner.uid, model = model.name, name, "adapter unloaded");
     Ok(LoraUnloadResult { name })
 }
@@ -65,18 +68,10 @@ pub(super) async fn list(
     params: ModelParams,
 ) -> Result<LoraListResult, ErrorObject> {
     let model = connection.model_of_text(request, params.model.as_deref()).await?;
-    let adapters = ask(&model, |reply| EngineCommand::ListAdapters { reply }).await?;
+    let adapters =
+        ask(&model, connection.owner, |reply| EngineCommand::ListAdapters { reply }).await?;
     let adapters = adapters.into_iter().map(LoraEntry::from).collect();
     Ok(LoraListResult { model: model.name.clone(), adapters })
-}
-
-/// Refuses whoever may not have the daemon open files: all but root and the daemon's own user.
-fn check_operator(connection: &Connection, method: &str) -> Result<(), ErrorObject> {
-    if connection.is_operator() {
-        return Ok(());
-    }
-    let message = format!("{method} is for root and the user that the daemon runs as");
-    Err(ErrorObject::new(ErrorCode::NOT_ALLOWED, message))
 }
 
 impl From<AdapterError> for ErrorObject {

@@ -1,27 +1,32 @@
 //! The methods: what each takes, asks the engine, and returns.
 
+use std::future::pending;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
 
 use super::connection::Connection;
 use super::conversation::Conversation;
 use super::models::InUse;
 use super::{embed, generate, lora, metrics, sessions, text};
-use crate::engine::{AdmitError, CancelFlag, EngineCommand, EngineHandle, EngineStatus};
+use crate::engine::{
+    AdmitError, CancelFlag, Control, EngineCommand, EngineHandle, EngineStatus, Owner,
+};
 use crate::protocol::{
     ApplyTemplateParams, ApplyTemplateResult, CancelParams, DetokenizeParams, DetokenizeResult,
     EmbedParams, ErrorCode, ErrorObject, GenerateParams, InitializeParams, InitializeResult,
     LOGPROBS_MAX, Limits, LoraLoadParams, LoraUnloadParams, MetricsResult, ModelCounts, ModelFacts,
     ModelLoadResult, ModelParams, ModelUnloadResult, NoParams, PROTOCOL_VERSION, Params,
-    ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo, SessionCreateParams, SessionForkParams,
-    SessionParams, SessionTruncateParams, StatusResult, TokenizeParams, TokenizeResult, method,
-    nearest,
+    ParamsError, RequestId, STOP_TEXTS_MAX, ServerInfo, SessionCloseParams, SessionCreateParams,
+    SessionForkParams, SessionListParams, SessionParams, SessionTruncateParams, StatusResult,
+    TokenizeParams, TokenizeResult, method, nearest,
 };
 
 /// A request whose parameters are read.
@@ -29,13 +34,13 @@ use crate::protocol::{
 pub(super) enum Call {
     Initialize(InitializeParams),
     SessionCreate(SessionCreateParams),
-    SessionList,
+    SessionList(SessionListParams),
     SessionInfo(SessionParams),
     SessionFork(SessionForkParams),
     SessionTruncate(SessionTruncateParams),
     SessionSave(SessionParams),
     SessionRestore(SessionParams),
-    SessionClose(SessionParams),
+    SessionClose(SessionCloseParams),
     Generate(Box<GenerateParams>),
     Embed(Box<EmbedParams>),
     Cancel(CancelParams),
@@ -60,7 +65,7 @@ impl Call {
         Ok(match name {
             method::INITIALIZE => Self::Initialize(Params::read(params)?),
             method::SESSION_CREATE => Self::SessionCreate(Params::read(params)?),
-            method::SESSION_LIST => NoParams::read(params).map(|_| Self::SessionList)?,
+            method::SESSION_LIST => Self::SessionList(Params::read(params)?),
             method::SESSION_INFO => Self::SessionInfo(Params::read(params)?),
             method::SESSION_FORK => Self::SessionFork(Params::read(params)?),
             method::SESSION_TRUNCATE => Self::SessionTruncate(Params::read(params)?),
@@ -89,7 +94,7 @@ impl Call {
         match self {
             Self::Initialize(_) => method::INITIALIZE,
             Self::SessionCreate(_) => method::SESSION_CREATE,
-            Self::SessionList => method::SESSION_LIST,
+            Self::SessionList(_) => method::SESSION_LIST,
             Self::SessionInfo(_) => method::SESSION_INFO,
             Self::SessionFork(_) => method::SESSION_FORK,
             Self::SessionTruncate(_) => method::SESSION_TRUNCATE,
@@ -134,7 +139,7 @@ impl Call {
             Self::SessionCreate(params) => {
                 serialise(&sessions::create(connection, id, params).await?)
             }
-            Self::SessionList => serialise(&sessions::list(connection).await?),
+            Self::SessionList(params) => serialise(&sessions::list(connection, params).await?),
             Self::SessionInfo(params) => serialise(&sessions::info(connection, params).await?),
             Self::SessionFork(params) => serialise(&sessions::fork(connection, params).await?),
             Self::SessionTruncate(params) => {
@@ -196,24 +201,46 @@ pub(super) fn engine_stopped() -> ErrorObject {
     ErrorObject::new(ErrorCode::ENGINE_STOPPED, "the engine has stopped; the daemon's log says why")
 }
 
-/// Hands the engine a request, which it refuses where too many wait.
-pub(super) fn enqueue(engine: &EngineHandle, command: EngineCommand) -> Result<(), ErrorObject> {
-    engine.commands.try_send(command).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => {
-            let limit = engine.commands.max_capacity();
-            AdmitError::QueueFull { waiting: limit, limit }.into()
+/// Hands the engine a request once there is a place for it among the user's commands, unless the
+/// request is cancelled or late before.
+pub(super) async fn enqueue(
+    engine: &EngineHandle,
+    owner: Owner,
+    command: EngineCommand,
+    (cancel, deadline): (&CancelFlag, Option<Instant>),
+) -> Result<(), ErrorObject> {
+    let late = async {
+        match deadline {
+            Some(deadline) => sleep_until(deadline.into()).await,
+            None => pending().await,
         }
-        mpsc::error::TrySendError::Closed(_) => engine_stopped(),
-    })
+    };
+    tokio::select! {
+        biased;
+        sent = engine.commands.send(owner, command) => sent.map_err(|_| engine_stopped()),
+        () = cancel.raised() => Err(AdmitError::Cancelled.into()),
+        () = late => Err(AdmitError::Deadline.into()),
+    }
 }
 
-/// Asks the engine something that it answers between two steps.
+/// Asks the engine something for a user, which it answers between two steps.
 pub(super) async fn ask<T>(
     engine: &EngineHandle,
+    owner: Owner,
     command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand,
 ) -> Result<T, ErrorObject> {
     let (reply, answer) = oneshot::channel();
-    engine.commands.send(command(reply)).await.map_err(|_| engine_stopped())?;
+    engine.commands.send(owner, command(reply)).await.map_err(|_| engine_stopped())?;
+    answer.await.map_err(|_| engine_stopped())
+}
+
+/// Asks the engine something for the daemon itself.
+pub(super) async fn control<T>(
+    engine: &EngineHandle,
+    command: impl FnOnce(oneshot::Sender<T>) -> Control,
+) -> Result<T, ErrorObject> {
+    let (reply, answer) = oneshot::channel();
+    engine.commands.control(command(reply)).map_err(|_| engine_stopped())?;
     answer.await.map_err(|_| engine_stopped())
 }
 
@@ -328,7 +355,7 @@ async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> 
 async fn states(connection: &Connection) -> Result<Vec<(InUse, EngineStatus)>, ErrorObject> {
     let mut states = Vec::new();
     for (at, model) in connection.shared.models.known().into_iter().enumerate() {
-        match ask(&model, |reply| EngineCommand::Status { reply }).await {
+        match ask(&model, connection.owner, |reply| EngineCommand::Status { reply }).await {
             Ok(status) => states.push((model, status)),
             Err(error) if at == 0 => return Err(error),
             Err(_) => {}

@@ -13,12 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::json;
-use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
-use super::methods::{ask, engine_stopped};
-use crate::engine::{EngineCommand, EngineHandle, EngineThread, LoadFailure};
+use super::methods::{control, engine_stopped};
+use crate::engine::{Control, EngineHandle, EngineThread, LoadFailure};
 use crate::protocol::{
     ErrorCode, ErrorObject, ModelEntry, ModelFacts, ModelListResult, ModelState, nearest,
 };
@@ -269,7 +268,7 @@ impl Models {
             taken.collect()
         };
         for (engine, thread) in ending {
-            let _ = engine.commands.send(EngineCommand::Shutdown).await; // it may be gone
+            let _ = engine.commands.control(Control::Shutdown); // it may be gone
             drop(engine);
             if !matches!(spawn_blocking(move || thread.join()).await, Ok(Ok(Ok(())))) {
                 warn!("an engine ended with an error while the daemon was stopping");
@@ -368,7 +367,7 @@ impl Models {
     async fn try_to_load(&self, spec: &ModelSpec) -> Result<Result<(), LoadFailure>, ErrorObject> {
         let known = self.slots().get(&spec.name).map(|slot| slot.engine.clone());
         if let Some(engine) = known {
-            return ask(&engine, |reply| EngineCommand::Load { reply }).await;
+            return control(&engine, |reply| Control::Load { reply }).await;
         }
         let library = self.0.library.clone().ok_or_else(engine_stopped)?;
         let wanted = spec.clone();
@@ -410,7 +409,7 @@ impl Models {
     /// Free memory of the device, as a loaded model's engine sees it.
     async fn free_bytes(&self) -> Option<u64> {
         let engine = self.slots().values().find(|slot| slot.is_on_device())?.engine.clone();
-        let status = ask(&engine, |reply| EngineCommand::Status { reply }).await.ok()?;
+        let status = control(&engine, |reply| Control::Status { reply }).await.ok()?;
         Some(status.device_budget_bytes.saturating_sub(status.device_bytes))
     }
 
@@ -441,9 +440,7 @@ impl Models {
             Some(slot) if Arc::strong_count(&slot.users) > 1 => return false,
             Some(slot) => slot.engine.clone(),
         };
-        let (reply, answer) = oneshot::channel();
-        let sent = engine.commands.send(EngineCommand::Unload { reply }).await;
-        sent.is_ok() && answer.await.unwrap_or(false)
+        control(&engine, |reply| Control::Unload { reply }).await.unwrap_or(false)
     }
 }
 

@@ -8,14 +8,14 @@ use super::connection::Connection;
 use super::methods::{ask, out_of_range};
 use super::models::InUse;
 use crate::engine::{
-    AdmitError, EngineCommand, EngineHandle, NamedAdapter, SessionAction, SessionId, SessionInfo,
-    SessionOptions,
+    AdmitError, EngineCommand, EngineHandle, NamedAdapter, NewSession, Owner, SessionAction,
+    SessionGuard, SessionId, SessionInfo, SessionOptions,
 };
 use crate::model::ADAPTERS_MAX;
 use crate::protocol::{
-    ErrorObject, Lora, RequestId, SessionCloseResult, SessionCreateParams, SessionCreateResult,
-    SessionEntry, SessionForkParams, SessionListResult, SessionParams, SessionRef,
-    SessionTruncateParams,
+    ErrorObject, Lora, RequestId, SessionCloseParams, SessionCloseResult, SessionCreateParams,
+    SessionCreateResult, SessionEntry, SessionForkParams, SessionListParams, SessionListResult,
+    SessionParams, SessionRef, SessionTruncateParams,
 };
 
 /// Longest name of a session.
@@ -79,14 +79,23 @@ pub(super) async fn create(
         adapters,
     };
     let owner = connection.owner;
-    let created = ask(&engine, |reply| EngineCommand::CreateSession { owner, options, reply });
-    let session = created.await??;
-    info!(uid = owner.uid, session = session.id.0, "session created");
-    let SessionInfo { id, name, context_tokens, .. } = session;
-    if name.is_none() {
-        connection.own_session(&engine, id);
+    let create = |reply| EngineCommand::CreateSession { owner, options, reply };
+    let NewSession { info, guard } = ask(&engine, owner, create).await??;
+    info!(uid = owner.uid, session = info.id.0, "session created");
+    hand_over(connection, &info, guard);
+    Ok(SessionCreateResult {
+        session: info.id.0,
+        name: info.name,
+        context_tokens: info.context_tokens,
+    })
+}
+
+/// A session with a name is its user's from now on; one without is the connection's.
+fn hand_over(connection: &Connection, session: &SessionInfo, guard: SessionGuard) {
+    match session.name {
+        Some(_) => guard.keep(),
+        None => connection.own_session(guard),
     }
-    Ok(SessionCreateResult { session: id.0, name, context_tokens })
 }
 
 /// Refuses a name that a session of another model has: `model` looks at its own.
@@ -110,15 +119,35 @@ async fn sessions(
     engine: &EngineHandle,
 ) -> Result<Vec<SessionInfo>, ErrorObject> {
     let owner = connection.owner;
-    ask(engine, |reply| EngineCommand::ListSessions { owner, reply }).await
+    sessions_of(connection, engine, Some(owner)).await
 }
 
-pub(super) async fn list(connection: &Connection) -> Result<SessionListResult, ErrorObject> {
+/// Sessions of a user, or of all.
+async fn sessions_of(
+    connection: &Connection,
+    engine: &EngineHandle,
+    owner: Option<Owner>,
+) -> Result<Vec<SessionInfo>, ErrorObject> {
+    ask(engine, connection.owner, |reply| EngineCommand::ListSessions { owner, reply }).await
+}
+
+pub(super) async fn list(
+    connection: &Connection,
+    params: SessionListParams,
+) -> Result<SessionListResult, ErrorObject> {
+    let all_users = params.all.unwrap_or(false);
+    if all_users {
+        connection.check_operator("session.list with all")?;
+    }
+    let owner = (!all_users).then_some(connection.owner);
     let mut all: Vec<SessionEntry> = Vec::new();
     for model in connection.shared.models.known() {
-        let entry =
-            |info| SessionEntry { model: Some(model.name.clone()), ..SessionEntry::from(info) };
-        all.extend(sessions(connection, &model).await?.into_iter().map(entry));
+        let entry = |info: SessionInfo| SessionEntry {
+            model: Some(model.name.clone()),
+            uid: all_users.then_some(info.owner.uid),
+            ..SessionEntry::from(info)
+        };
+        all.extend(sessions_of(connection, &model, owner).await?.into_iter().map(entry));
     }
     all.sort_by_key(|entry| entry.session);
     Ok(SessionListResult { sessions: all })
@@ -141,19 +170,27 @@ pub(super) async fn find_session(
         return Ok((known.swap_remove(0), SessionId(*number)));
     }
     for model in known {
-        let found = sessions(connection, &model).await?.into_iter().find(|found| match &session {
-            SessionRef::Number(number) => found.id.0 == *number,
-            SessionRef::Name(name) => found.name.as_ref() == Some(name),
-        });
-        if let Some(found) = found {
+        let own = sessions(connection, &model).await?;
+        if let Some(found) = own.into_iter().find(|found| is_called(found, &session)) {
             return Ok((model, found.id));
         }
     }
-    Err(match session {
+    Err(unknown(session))
+}
+
+fn is_called(found: &SessionInfo, session: &SessionRef) -> bool {
+    match session {
+        SessionRef::Number(number) => found.id.0 == *number,
+        SessionRef::Name(name) => found.name.as_ref() == Some(name),
+    }
+}
+
+fn unknown(session: SessionRef) -> ErrorObject {
+    match session {
         SessionRef::Number(number) => AdmitError::UnknownSession(number),
         SessionRef::Name(name) => AdmitError::UnknownSessionName(name),
     }
-    .into())
+    .into()
 }
 
 /// Has the engine do something with a session.
@@ -165,7 +202,7 @@ pub(super) async fn act(
 ) -> Result<SessionInfo, ErrorObject> {
     let owner = connection.owner;
     let command = |reply| EngineCommand::OnSession { owner, session, action, reply };
-    Ok(ask(engine, command).await??)
+    Ok(ask(engine, owner, command).await??)
 }
 
 pub(super) async fn info(
@@ -184,12 +221,12 @@ pub(super) async fn fork(
     check_name(name.as_deref())?;
     let (model, from) = find_session(connection, session, None).await?;
     check_free(connection, &model, name.as_deref()).await?;
-    let fork = act(connection, &model, from, SessionAction::Fork { name, at }).await?;
-    info!(uid = connection.owner.uid, from = from.0, session = fork.id.0, "session forked");
-    if fork.name.is_none() {
-        connection.own_session(&model, fork.id);
-    }
-    Ok(fork.into())
+    let owner = connection.owner;
+    let fork = |reply| EngineCommand::ForkSession { owner, session: from, name, at, reply };
+    let NewSession { info, guard } = ask(&model, owner, fork).await??;
+    info!(uid = owner.uid, from = from.0, session = info.id.0, "session forked");
+    hand_over(connection, &info, guard);
+    Ok(info.into())
 }
 
 pub(super) async fn truncate(
@@ -219,11 +256,39 @@ pub(super) async fn restore(
 
 pub(super) async fn close(
     connection: &Connection,
-    params: SessionParams,
+    params: SessionCloseParams,
 ) -> Result<SessionCloseResult, ErrorObject> {
-    let (model, session) = find_session(connection, params.session, None).await?;
-    let owner = connection.owner;
-    ask(&model, |reply| EngineCommand::CloseSession { owner, session, reply }).await??;
-    info!(uid = owner.uid, session = session.0, "session closed");
+    let SessionCloseParams { session, uid } = params;
+    let (model, owner, session) = match (&session, uid) {
+        (_, Some(uid)) if uid != connection.owner.uid => {
+            connection.check_operator("session.close with another user's uid")?;
+            find_for_operator(connection, session, Some(Owner { uid })).await?
+        }
+        (SessionRef::Number(_), None) if connection.is_operator() => {
+            find_for_operator(connection, session, None).await?
+        }
+        _ => {
+            let (model, session) = find_session(connection, session, None).await?;
+            (model, connection.owner, session)
+        }
+    };
+    let close = |reply| EngineCommand::CloseSession { owner, session, reply };
+    ask(&model, connection.owner, close).await??;
+    info!(uid = connection.owner.uid, of = owner.uid, session = session.0, "session closed");
     Ok(SessionCloseResult { session: session.0 })
+}
+
+/// A session of `owner`, or of anybody.
+async fn find_for_operator(
+    connection: &Connection,
+    session: SessionRef,
+    owner: Option<Owner>,
+) -> Result<(InUse, Owner, SessionId), ErrorObject> {
+    for model in connection.shared.models.known() {
+        let all = sessions_of(connection, &model, owner).await?;
+        if let Some(found) = all.into_iter().find(|found| is_called(found, &session)) {
+            return Ok((model, found.owner, found.id));
+        }
+    }
+    Err(unknown(session))
 }

@@ -15,7 +15,7 @@ use zbus::message::Type;
 use zbus::{Connection, MatchRule, MessageStream, connection};
 
 use super::models::Models;
-use crate::engine::EngineCommand;
+use crate::engine::Control;
 
 const LOGIND: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
@@ -58,7 +58,7 @@ async fn follow(bus: Option<String>, models: &Models) -> zbus::Result<()> {
             delay = None; // the machine may sleep
         } else {
             staying = None;
-            wake(models).await;
+            wake(models);
             if delay.is_none() {
                 delay = Some(inhibit(&bus).await?);
             }
@@ -80,7 +80,7 @@ async fn sleep(models: &Models) {
     for model in models.known() {
         let (reply, answer) = oneshot::channel();
         // An engine that is gone has no device.
-        if model.commands.send(EngineCommand::Sleep { reply }).await.is_ok() {
+        if model.commands.control(Control::Sleep { reply }).is_ok() {
             answers.push(answer);
         }
     }
@@ -89,8 +89,8 @@ async fn sleep(models: &Models) {
     }
 }
 
-async fn wake(models: &Models) {
+fn wake(models: &Models) {
     for model in models.known() {
-        let _ = model.commands.send(EngineCommand::Wake).await;
+        let _ = model.commands.control(Control::Wake); // as above
     }
 }

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{EngineCommand, EngineHandle, EngineStatus};
+use super::methods::control;
+use crate::engine::{Control, EngineHandle, EngineStatus};
 
 /// How often the status line is brought up to date where no watchdog asks for more.
 const STATUS_PERIOD: Duration = Duration::from_secs(5);
@@ -62,9 +62,7 @@ pub async fn watch(
 }
 
 async fn ask(engine: &EngineHandle) -> Option<EngineStatus> {
-    let (reply, answer) = oneshot::channel();
-    engine.commands.send(EngineCommand::Status { reply }).await.ok()?;
-    answer.await.ok()
+    control(engine, |reply| Control::Status { reply }).await.ok()
 }
 
 fn describe(model: &str, status: &EngineStatus) -> String {

@@ -139,6 +139,8 @@ pub struct Session {
     pub tokens: Vec<u32>,
     /// When a request last ended on it.
     pub last_used: Instant,
+    /// Goes with it: others see by this that it is closed.
+    pub life: Arc<()>,
 }
 
 impl Session {
@@ -210,6 +212,7 @@ impl Sessions {
             parked: None,
             tokens: Vec::new(),
             last_used: Instant::now(),
+            life: Arc::default(),
         };
         let before = self.sessions.insert(id, session);
         assert!(before.is_none(), "numbers are unique");
@@ -268,10 +271,14 @@ impl Sessions {
         lease.is_some_and(|lease| !lease.pages().is_empty())
     }
 
-    /// The sessions that `owner` may name, oldest first.
-    pub fn list(&self, owner: Owner) -> impl Iterator<Item = (SessionId, &Session)> {
+    /// The sessions that `owner` may name, or those of all owners, oldest first.
+    pub fn list(
+        &self,
+        owner: impl Into<Option<Owner>>,
+    ) -> impl Iterator<Item = (SessionId, &Session)> {
+        let owner = owner.into();
         let listed = move |(_, session): &(&SessionId, &Session)| {
-            session.owner == owner && !session.traits.ephemeral
+            owner.is_none_or(|owner| session.owner == owner) && !session.traits.ephemeral
         };
         self.sessions.iter().filter(listed).map(|(id, session)| (*id, session))
     }

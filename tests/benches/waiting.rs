@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hob::engine::{
-    self, CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineOptions, GenerateRequest,
-    Owner, Priority, SamplingParams,
+    self, CancelFlag, Control, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
+    GenerateRequest, Owner, Priority, SamplingParams,
 };
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 use tokio::sync::mpsc::error::TryRecvError;
@@ -50,7 +50,7 @@ fn main() {
     let seconds = started.elapsed().as_secs_f64();
     report(&format!("beside {background} tokens"), beside);
     println!("the long prompt took {seconds:.0} s");
-    engine.commands.blocking_send(EngineCommand::Shutdown).unwrap();
+    engine.commands.control(Control::Shutdown).unwrap();
     thread.join().unwrap().unwrap();
 }
 
@@ -82,7 +82,10 @@ fn ask(engine: &EngineHandle, tokens: Vec<u32>, priority: Priority) -> Events {
         cancel: CancelFlag::default(),
     };
     let request = Box::new(request);
-    engine.commands.blocking_send(EngineCommand::Generate { request, events }).unwrap();
+    engine
+        .commands
+        .blocking_send(request.owner, EngineCommand::Generate { request, events })
+        .unwrap();
     incoming
 }
 

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use hob::engine::{
     CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineStatus, EngineThread,
-    GenerateRequest, GenerateResult, Owner, SamplingParams, SessionId, SessionOptions,
+    GenerateRequest, GenerateResult, NewSession, Owner, SamplingParams, SessionId, SessionOptions,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,8 +18,10 @@ pub fn create_session(engine: &EngineHandle) -> Result<SessionId, Failure> {
     let (reply, answer) = oneshot::channel();
     let options = SessionOptions::default();
     let command = EngineCommand::CreateSession { owner: OWNER, options, reply };
-    engine.commands.blocking_send(command)?;
-    Ok(answer.blocking_recv()??.id)
+    engine.commands.blocking_send(OWNER, command)?;
+    let NewSession { info, guard } = answer.blocking_recv()??;
+    guard.keep();
+    Ok(info.id)
 }
 
 /// A request of its own kind for each `number`: length, randomness and log probabilities differ.
@@ -49,7 +51,7 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
 pub fn generate(engine: &EngineHandle, request: GenerateRequest) -> Result<Events, Failure> {
     let (events, incoming) = mpsc::unbounded_channel();
     let request = Box::new(request);
-    engine.commands.blocking_send(EngineCommand::Generate { request, events })?;
+    engine.commands.blocking_send(request.owner, EngineCommand::Generate { request, events })?;
     Ok(incoming)
 }
 
@@ -100,7 +102,7 @@ pub fn join(engine: EngineHandle, thread: EngineThread) -> Result<(), Failure> {
 /// The engine's state.
 pub fn status(engine: &EngineHandle) -> Result<EngineStatus, Failure> {
     let (reply, answer) = oneshot::channel();
-    engine.commands.blocking_send(EngineCommand::Status { reply })?;
+    engine.commands.blocking_send(OWNER, EngineCommand::Status { reply })?;
     Ok(answer.blocking_recv()?)
 }
 

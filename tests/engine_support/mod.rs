@@ -4,8 +4,8 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use hob::engine::{
-    self, AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
-    EngineStatus, EngineThread, GenerateRequest, GenerateResult, OpenExecutor, Owner,
+    self, AdmitError, CancelFlag, Control, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
+    EngineStatus, EngineThread, GenerateRequest, GenerateResult, NewSession, OpenExecutor, Owner,
     SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions,
 };
 use hob::gpu::Executor;
@@ -64,33 +64,71 @@ impl Engine {
 
     /// Has the engine free its device, as for the machine's sleep.
     pub fn sleep(&self) {
-        self.ask(|reply| EngineCommand::Sleep { reply });
+        self.control(|reply| Control::Sleep { reply });
     }
 
     /// Whether the model is off the device now.
     pub fn unload(&self) -> bool {
-        self.ask(|reply| EngineCommand::Unload { reply })
+        self.control(|reply| Control::Unload { reply })
     }
 
     pub fn load(&self) {
-        self.ask(|reply| EngineCommand::Load { reply }).expect("it was loaded before");
+        self.control(|reply| Control::Load { reply }).expect("it was loaded before");
     }
 
     /// Ends the engine; it must not have failed.
     pub fn stop(self) {
-        self.handle.commands.blocking_send(EngineCommand::Shutdown).unwrap();
+        self.handle.commands.control(Control::Shutdown).unwrap();
         self.thread.join().expect("no panic").expect("no failure");
     }
 
     pub fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> T {
+        self.send(OWNER, command).blocking_recv().expect("an answer")
+    }
+
+    /// Sends a user's command, and returns where the answer will be.
+    pub fn send<T>(
+        &self,
+        owner: Owner,
+        command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand,
+    ) -> oneshot::Receiver<T> {
         let (reply, answer) = oneshot::channel();
-        self.handle.commands.blocking_send(command(reply)).expect("the engine lives");
+        self.handle.commands.blocking_send(owner, command(reply)).expect("the engine lives");
+        answer
+    }
+
+    pub fn control<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Control) -> T {
+        let (reply, answer) = oneshot::channel();
+        self.handle.commands.control(command(reply)).expect("the engine lives");
         answer.blocking_recv().expect("an answer")
     }
 
     pub fn create(&self, options: SessionOptions) -> SessionId {
         let create = |reply| EngineCommand::CreateSession { owner: OWNER, options, reply };
-        self.ask(create).expect("room for a session").id
+        keep(self.ask(create)).expect("room for a session").id
+    }
+
+    /// A session with a name, which is saved when the engine ends.
+    pub fn named(&self, name: &str) -> SessionId {
+        self.create(SessionOptions { name: Some(name.into()), ..SessionOptions::default() })
+    }
+
+    /// Asks for a session as somebody who goes away before the answer is taken.
+    pub fn create_and_go(&self, options: SessionOptions) {
+        let create = |reply| EngineCommand::CreateSession { owner: OWNER, options, reply };
+        let answer = self.send(OWNER, create);
+        self.status(); // it was answered before
+        drop(answer);
+    }
+
+    pub fn fork(
+        &self,
+        session: SessionId,
+        name: Option<&str>,
+        at: Option<u32>,
+    ) -> Result<SessionInfo, AdmitError> {
+        let (owner, name) = (OWNER, name.map(str::to_owned));
+        keep(self.ask(|reply| EngineCommand::ForkSession { owner, session, name, at, reply }))
     }
 
     pub fn session(&self) -> SessionId {
@@ -110,7 +148,7 @@ impl Engine {
     }
 
     pub fn list(&self) -> Vec<SessionInfo> {
-        self.ask(|reply| EngineCommand::ListSessions { owner: OWNER, reply })
+        self.ask(|reply| EngineCommand::ListSessions { owner: Some(OWNER), reply })
     }
 
     pub fn close(&self, session: SessionId) {
@@ -125,13 +163,23 @@ impl Engine {
     pub fn generate(&self, request: GenerateRequest) -> Events {
         let (events, incoming) = mpsc::unbounded_channel();
         let request = Box::new(request);
-        self.handle.commands.blocking_send(EngineCommand::Generate { request, events }).unwrap();
+        self.handle
+            .commands
+            .blocking_send(request.owner, EngineCommand::Generate { request, events })
+            .unwrap();
         incoming
     }
 
     pub fn run(&self, request: GenerateRequest) -> GenerateResult {
         finish(self.generate(request))
     }
+}
+
+/// Leaves a new session open.
+pub fn keep(made: Result<NewSession, AdmitError>) -> Result<SessionInfo, AdmitError> {
+    let NewSession { info, guard } = made?;
+    guard.keep();
+    Ok(info)
 }
 
 /// A greedy request.

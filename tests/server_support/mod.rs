@@ -10,10 +10,11 @@ use std::time::Duration;
 use hob::chat::ChatTemplate;
 use hob::config::Config;
 use hob::engine::{
-    AdapterInfo, AdmitError, CachePlace, EmbedRequest, EmbedResult, EngineCommand, EngineEvent,
-    EngineHandle, EngineStatus, FinishReason, GenerateRequest, GenerateResult, Heartbeat,
-    ModelInfo, Owner, Priority, SamplingParams, SessionAction, SessionId, SessionInfo,
-    SessionOptions, Timings, TokenLogprob,
+    AdapterInfo, AdmitError, CachePlace, Closer, CommandReceiver, Control, EmbedRequest,
+    EmbedResult, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
+    GenerateRequest, GenerateResult, Heartbeat, ModelInfo, NewSession, Owner, Priority, Received,
+    SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
+    command_queue,
 };
 use hob::model::Pooling;
 use hob::server::{Server, ServerOptions};
@@ -36,8 +37,9 @@ pub const FLOOD: u32 = 5;
 /// Drop the request without an answer, as an engine that dies.
 pub const DIE: u32 = 6;
 
-pub const ADA: Owner = Owner { uid: 1000 };
-pub const BOB: Owner = Owner { uid: 1001 };
+/// Nobody who runs tests.
+pub const ADA: Owner = Owner { uid: 71_000 };
+pub const BOB: Owner = Owner { uid: 71_001 };
 
 /// A scripted engine.
 pub struct Mock {
@@ -58,7 +60,14 @@ impl Mock {
 
     /// One of several, which number their sessions together.
     pub fn named(name: &str, numbers: Arc<AtomicU64>) -> Self {
-        let (commands, receiver) = mpsc::channel(256);
+        let (mock, go) = Self::paused(name, numbers);
+        go.send(()).unwrap();
+        mock
+    }
+
+    /// The same; it serves nothing before it is told to.
+    pub fn paused(name: &str, numbers: Arc<AtomicU64>) -> (Self, oneshot::Sender<()>) {
+        let (commands, receiver) = command_queue();
         let (arrived_tx, arrived) = mpsc::unbounded_channel();
         let (to_embed_tx, to_embed) = mpsc::unbounded_channel();
         let (cancelled_tx, cancelled) = mpsc::unbounded_channel();
@@ -90,10 +99,15 @@ impl Mock {
             cancelled: cancelled_tx,
             on_device: Arc::clone(&handle.on_device),
             sessions: Vec::new(),
+            closer: Closer::of(&receiver),
             numbers,
         };
-        tokio::spawn(script.run(receiver));
-        Self { handle, arrived, to_embed, cancelled }
+        let (go, told) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = told.await;
+            script.run(receiver).await;
+        });
+        (Self { handle, arrived, to_embed, cancelled }, go)
     }
 }
 
@@ -121,14 +135,23 @@ struct Script {
     to_embed: mpsc::UnboundedSender<EmbedRequest>,
     cancelled: mpsc::UnboundedSender<()>,
     on_device: Arc<AtomicBool>,
-    sessions: Vec<(Owner, SessionInfo)>,
+    sessions: Vec<(Arc<()>, SessionInfo)>,
+    closer: Closer,
     /// Sessions of all engines so far.
     numbers: Arc<AtomicU64>,
 }
 
 impl Script {
-    async fn run(mut self, mut commands: mpsc::Receiver<EngineCommand>) {
-        while let Some(command) = commands.recv().await {
+    async fn run(mut self, mut commands: CommandReceiver) {
+        while let Some(received) = commands.recv().await {
+            let command = match received {
+                Received::Control(Control::Shutdown) => return,
+                Received::Control(control) => {
+                    self.obey(control);
+                    continue;
+                }
+                Received::Command(_, command) => command,
+            };
             match command {
                 EngineCommand::CreateSession { owner, options, reply } => {
                     let SessionOptions { name, context_tokens, .. } = options;
@@ -137,8 +160,10 @@ impl Script {
                 EngineCommand::OnSession { owner, session, action, reply } => {
                     let _ = reply.send(self.act(owner, session, action));
                 }
-                EngineCommand::Sleep { reply } => drop(reply.send(())),
-                EngineCommand::Wake | EngineCommand::Tick => {}
+                EngineCommand::ForkSession { owner, session, name, reply, .. } => {
+                    let found = self.find(owner, session);
+                    let _ = reply.send(found.and_then(|_| self.create(owner, name, None)));
+                }
                 EngineCommand::ListAdapters { reply } => {
                     let verse =
                         AdapterInfo { name: "verse".to_owned(), bytes: 9 << 20, sessions: 0 };
@@ -147,17 +172,11 @@ impl Script {
                 EngineCommand::UnloadAdapter { reply, .. } => drop(reply.send(Ok(()))),
                 // Only a real model can say what fits it.
                 EngineCommand::AdapterBase { .. } | EngineCommand::LoadAdapter { .. } => {}
-                EngineCommand::Unload { reply } => {
-                    self.on_device.store(false, Ordering::Release);
-                    let _ = reply.send(true);
-                }
-                EngineCommand::Load { reply } => {
-                    self.on_device.store(true, Ordering::Release);
-                    let _ = reply.send(Ok(()));
-                }
                 EngineCommand::ListSessions { owner, reply } => {
-                    let of_owner = self.sessions.iter().filter(|(other, _)| *other == owner);
-                    let _ = reply.send(of_owner.map(|(_, session)| session.clone()).collect());
+                    let all = self.sessions.iter().map(|(_, session)| session);
+                    let of_owner =
+                        all.filter(|session| owner.is_none_or(|owner| session.owner == owner));
+                    let _ = reply.send(of_owner.cloned().collect());
                 }
                 EngineCommand::CloseSession { owner, session, reply } => {
                     let found = self.find(owner, session);
@@ -177,13 +196,35 @@ impl Script {
                     let _ = self.to_embed.send((*request).clone());
                     tokio::spawn(embed(*request, reply, self.cancelled.clone()));
                 }
-                EngineCommand::Status { reply } => {
-                    let sessions = self.sessions.len();
-                    let _ = reply.send(EngineStatus { sessions, ..EngineStatus::default() });
-                }
-                EngineCommand::Shutdown => return,
+                EngineCommand::Status { reply } => drop(reply.send(self.status())),
             }
         }
+    }
+
+    fn obey(&mut self, control: Control) {
+        match control {
+            Control::Sleep { reply } => drop(reply.send(())),
+            Control::Unload { reply } => {
+                self.on_device.store(false, Ordering::Release);
+                let _ = reply.send(true);
+            }
+            Control::Load { reply } => {
+                self.on_device.store(true, Ordering::Release);
+                let _ = reply.send(Ok(()));
+            }
+            Control::Status { reply } => drop(reply.send(self.status())),
+            Control::CloseSession { owner, session } => {
+                if let Ok(at) = self.find(owner, session) {
+                    self.sessions.remove(at);
+                }
+            }
+            Control::Wake | Control::Tick => {}
+            Control::Shutdown => unreachable!("ends the loop"),
+        }
+    }
+
+    fn status(&self) -> EngineStatus {
+        EngineStatus { sessions: self.sessions.len(), ..EngineStatus::default() }
     }
 
     fn create(
@@ -191,15 +232,16 @@ impl Script {
         owner: Owner,
         name: Option<String>,
         context_tokens: Option<u32>,
-    ) -> Result<SessionInfo, AdmitError> {
-        let same = |(other, session): &(Owner, SessionInfo)| {
-            *other == owner && name.is_some() && session.name == name
+    ) -> Result<NewSession, AdmitError> {
+        let same = |(_, session): &(Arc<()>, SessionInfo)| {
+            session.owner == owner && name.is_some() && session.name == name
         };
         if self.sessions.iter().any(same) {
             return Err(AdmitError::SessionExists(name.unwrap()));
         }
         let session = SessionInfo {
             id: SessionId(self.numbers.fetch_add(1, Ordering::Relaxed) + 1),
+            owner,
             name,
             context_tokens: context_tokens.unwrap_or(2048),
             tokens: 0,
@@ -211,8 +253,10 @@ impl Script {
             idle_seconds: 0,
             adapters: Vec::new(),
         };
-        self.sessions.push((owner, session.clone()));
-        Ok(session)
+        let life = Arc::default();
+        let made = self.closer.new_session(owner, session.clone(), &life);
+        self.sessions.push((life, session));
+        Ok(made)
     }
 
     fn act(
@@ -224,14 +268,13 @@ impl Script {
         let at = self.find(owner, id)?;
         match action {
             SessionAction::Info | SessionAction::Save | SessionAction::Restore => {}
-            SessionAction::Fork { name, .. } => return self.create(owner, name, None),
             SessionAction::Truncate { tokens } => self.sessions[at].1.tokens = tokens,
         }
         Ok(self.sessions[at].1.clone())
     }
 
     fn find(&self, owner: Owner, id: SessionId) -> Result<usize, AdmitError> {
-        let found = self.sessions.iter().position(|(o, s)| *o == owner && s.id == id);
+        let found = self.sessions.iter().position(|(_, s)| s.owner == owner && s.id == id);
         found.ok_or(AdmitError::UnknownSession(id.0))
     }
 }
@@ -337,7 +380,16 @@ impl Bench {
     }
 
     pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
-        let mock = Mock::start();
+        Self::of(Mock::start(), change)
+    }
+
+    /// In front of an engine that serves nothing before it is told to.
+    pub fn paused() -> (Self, oneshot::Sender<()>) {
+        let (mock, go) = Mock::paused("mock", Arc::default());
+        (Self::of(mock, |_| {}), go)
+    }
+
+    fn of(mock: Mock, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let stop = CancellationToken::new();
         let mut options = ServerOptions::from(&Config::default());
         change(&mut options);

@@ -11,6 +11,9 @@ pub struct SessionsOptions {
     /// Print a JSON array
     #[arg(long)]
     pub json: bool,
+    /// List the sessions of all users; for root and the user that the daemon runs as
+    #[arg(long)]
+    pub all: bool,
     /// What to do instead of listing.
     #[command(subcommand)]
     pub action: Option<SessionsAction>,
@@ -81,6 +84,10 @@ pub enum SessionsAction {
         /// Names or numbers of the sessions
         #[arg(value_name = "NAME", required = true)]
         sessions: Vec<String>,
+        /// Number of the user whose sessions they are, where they are not yours; for root and the
+        /// user that the daemon runs as
+        #[arg(long, value_name = "UID")]
+        uid: Option<u32>,
     },
 }
 
