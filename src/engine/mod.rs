@@ -294,5 +294,5 @@ pub fn start(
     Ok((handle, thread))
 }
 
-/// How often an engine looks at the time while it has nothing to do.
-const TICK: Duration = Duration::from_secs(1);
+/// Time between two ticks, at which the engine looks at the clock and at the device's memory.
+pub const TICK: Duration = Duration::from_secs(1);
