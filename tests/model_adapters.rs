@@ -13,10 +13,10 @@ mod tiny;
 
 use std::path::Path;
 
-use adapters::{Adapter, build, keys, merge};
+use adapters::{Adapter, build, build_with, keys, merge};
 use common::{Driven, Sizes};
 use hob::engine::Mix;
-use hob::gguf::{GgufBuilder, GgufFile};
+use hob::gguf::{Array, GgufBuilder, GgufFile, Value};
 use hob::gpu::Executor;
 use hob::hf;
 use hob::kernels::KvFormat;
@@ -201,4 +201,28 @@ fn adapters_that_do_not_fit_are_refused_with_the_reason() {
         std::fs::write(&path, changed).unwrap();
         let _ = AdapterFile::open(&path, &file, &hyper);
     }
+}
+
+#[test]
+fn an_adapter_with_a_setting_that_hob_does_not_follow_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [base, _] = tiny::write(folder.path());
+    let file = hf::open_model(&base, None).unwrap();
+    let hyper = read_hyper_params(&file).unwrap();
+    let path = folder.path().join("adapter.gguf");
+    let adapter = &two_adapters()[0];
+    let open = |key: &str, value: Value| {
+        std::fs::write(&path, build_with(&file, adapter, &[(key, value)])).unwrap();
+        AdapterFile::open(&path, &file, &hyper).map(drop)
+    };
+    // What people are told changes nothing.
+    for key in ["adapter.lora.task_name", "adapter.lora.prompt_prefix", "general.description"] {
+        open(key, "x".into()).unwrap();
+    }
+    let tokens = Value::Array(Array::U32(vec![5, 6]));
+    let activated = open("adapter.alora.invocation_tokens", tokens).unwrap_err().to_string();
+    assert!(activated.contains("adapter.alora.invocation_tokens: wanted no such key"));
+    assert!(activated.contains("an activated LoRA"), "{activated}");
+    let other = open("adapter.lora.use_dora", true.into()).unwrap_err().to_string();
+    assert!(other.contains("adapter.lora.use_dora: wanted no such key"), "{other}");
 }

@@ -186,6 +186,15 @@ fn check_keys(file: &GgufFile, hyper: &HyperParams) -> Result<f32, ModelLoadErro
             return Err(refuse(key, &format!("{wanted:?}"), format!("{found:?}")));
         }
     }
+    let keys = file.metadata().iter().map(|(key, _)| key);
+    if let Some(key) = keys.filter(|key| key.starts_with("adapter.")).find(|key| !is_known(key)) {
+        let wanted = "no such key: hob applies an adapter to the whole text";
+        let found = match key == "adapter.alora.invocation_tokens" {
+            true => "an activated LoRA (aLoRA), meant for the text behind its invocation alone",
+            false => "a setting that hob does not know",
+        };
+        return Err(refuse(key, wanted, found.to_owned()));
+    }
     if hyper.encoder {
         let found = format!("{:?}, an encoder", hyper.architecture);
         return Err(refuse("general.architecture", "a model that generates", found));
@@ -196,6 +205,13 @@ fn check_keys(file: &GgufFile, hyper: &HyperParams) -> Result<f32, ModelLoadErro
         return Err(refuse(key, &format!("0 to {VALUE_MAX}"), alpha.to_string()));
     }
     Ok(alpha)
+}
+
+/// True for the keys that hob follows, and for those that tell people what the adapter is for.
+fn is_known(key: &str) -> bool {
+    const FOLLOWED: [&str; 2] = ["adapter.type", "adapter.lora.alpha"];
+    const TOLD: [&str; 2] = ["adapter.lora.task_name", "adapter.lora.prompt_prefix"];
+    FOLLOWED.contains(&key) || TOLD.contains(&key)
 }
 
 /// Name of the model's tensor that half a pair belongs to.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hob::gguf::{GgufBuilder, GgufFile};
+use hob::gguf::{GgufBuilder, GgufFile, Value};
 use hob::tensor::{DType, dequantize_row};
 
 use crate::random::Random;
@@ -64,8 +64,16 @@ pub fn keys(architecture: &str, alpha: f32) -> GgufBuilder {
 
 /// An adapter's file.
 pub fn build(base: &GgufFile, adapter: &Adapter) -> Vec<u8> {
+    build_with(base, adapter, &[])
+}
+
+/// The same with further keys.
+pub fn build_with(base: &GgufFile, adapter: &Adapter, further: &[(&str, Value)]) -> Vec<u8> {
     let architecture = base.metadata().str("general.architecture").unwrap();
     let mut builder = keys(architecture, adapter.alpha);
+    for (key, value) in further {
+        builder = builder.metadata(key, value.clone());
+    }
     let (rank, dtype) = (adapter.rank, adapter.dtype);
     for (name, [row_len, rows], [a, b]) in pairs(base, adapter) {
         let (name_a, name_b) = (format!("{name}.lora_a"), format!("{name}.lora_b"));
