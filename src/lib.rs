@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! cli                          the `hob` command line; `src/bin/` picks the executor
+//! http                         other servers' interfaces, on the same socket
 //! server                       tokio and interprocess: the only async code
 //! protocol                     wire types
 //! engine                       one OS thread that owns everything below
@@ -29,6 +30,7 @@ pub mod gguf;
 pub mod gpu;
 pub mod grammar;
 pub mod hf;
+pub mod http;
 pub mod kernels;
 pub mod kv_cache;
 pub mod model;

@@ -45,7 +45,7 @@ fn of(owner: Owner, tokens_max: u32) -> GenerateRequest {
 fn end(mut events: Events) -> Result<Result<GenerateResult, AdmitError>, Failure> {
     loop {
         match events.blocking_recv().ok_or("the engine ended")? {
-            EngineEvent::Token { .. } => {}
+            EngineEvent::Started { .. } | EngineEvent::Token { .. } => {}
             EngineEvent::Done(result) => return Ok(Ok(*result)),
             EngineEvent::Refused(error) => return Ok(Err(error)),
         }

@@ -162,6 +162,7 @@ fn generate(opened: Opened) -> Result<EngineEvent, Failure> {
         logprobs: None,
         prompt_logprobs: None,
         stream: false,
+        report_start: false,
         adapters: Vec::new(),
         priority: None,
         deadline: None,

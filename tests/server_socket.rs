@@ -6,8 +6,10 @@ mod server_support;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hob::config::Config;
+use hob::http::Http;
 use hob::server::{BoundSocket, Models, ServeEnd, ServerOptions, SocketError, serve};
 use serde_json::json;
 use server_support::{Client, HOLD, Mock, PATIENCE, code};
@@ -27,8 +29,13 @@ impl Daemon {
         let mock = Mock::start();
         let stop = CancellationToken::new();
         let options = ServerOptions::from(&Config::default());
-        let task =
-            tokio::spawn(serve(socket, Models::single(mock.handle.clone()), options, stop.clone()));
+        let task = tokio::spawn(serve(
+            socket,
+            Models::single(mock.handle.clone()),
+            Some(Arc::new(Http::default())),
+            options,
+            stop.clone(),
+        ));
         Self { stop, task, mock }
     }
 

@@ -28,6 +28,7 @@ use hob::engine::{
     Opened, StateOptions, TuneOptions,
 };
 use hob::gpu::DeviceError;
+use hob::http::Http;
 use hob::model::ModelLoadError;
 use hob::reference::ReferenceExecutor;
 use hob::server::{
@@ -234,7 +235,8 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let pinned = models.clone();
     tokio::spawn(async move { pinned.load_pinned().await });
     tokio::spawn(server::follow_sleep(None, models.clone(), stop.clone()));
-    let end = server::serve(socket, models.clone(), serving, stop).await;
+    let end =
+        server::serve(socket, models.clone(), Some(Arc::new(Http::default())), serving, stop).await;
     models.shut_down().await;
     drop(models);
     // Nobody is left to send it anything else, and it may be gone.

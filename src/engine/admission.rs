@@ -157,7 +157,7 @@ impl Worker {
         let at = self.waiting.iter().position(|g| g.number == number).expect("it waits");
         let generation = &mut self.waiting[at];
         if generation.cached.is_none() {
-            generation.cached = Some(keep);
+            generation.note_cached(keep);
             self.totals.cached_tokens += keep as u64;
         }
         Ok(Entered::Yes)

@@ -84,6 +84,15 @@ impl Generation {
         })
     }
 
+    /// Notes how much of the prompt was found in the cache, and tells a caller that asked.
+    pub(super) fn note_cached(&mut self, cached: usize) {
+        self.cached = Some(cached);
+        if self.request.report_start {
+            let cached_tokens = u32::try_from(cached).unwrap_or(u32::MAX);
+            let _ = self.events.send(EngineEvent::Started { cached_tokens }); // as in `emit`
+        }
+    }
+
     /// All positions that it may ever need.
     pub(super) fn tokens_wanted(&self) -> usize {
         self.request.tokens.len() + self.tokens_max
@@ -285,6 +294,7 @@ impl Generation {
         let result = GenerateResult {
             text: self.text,
             tokens: self.generated,
+            stop_text: self.stops.matched().map(str::to_owned),
             finish_reason,
             error,
             prompt_tokens: self.request.tokens.len() as u32,

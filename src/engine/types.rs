@@ -38,6 +38,8 @@ pub struct GenerateRequest {
     pub prompt_logprobs: Option<u32>,
     /// Send [`EngineEvent::Token`] as tokens come.
     pub stream: bool,
+    /// Send [`EngineEvent::Started`] as soon as it runs.
+    pub report_start: bool,
     /// LoRA adapters, where it has no session: those of a session are its own.
     pub adapters: Vec<NamedAdapter>,
     /// How urgent it is; without it, as its session.
@@ -124,6 +126,8 @@ pub struct GenerateResult {
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish_reason: FinishReason,
+    /// The stop text that ended it, where one did.
+    pub stop_text: Option<String>,
     /// With `FinishReason::Error`, what failed.
     pub error: Option<String>,
     /// Tokens of the prompt.
@@ -141,6 +145,11 @@ pub struct GenerateResult {
 /// What a generation reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineEvent {
+    /// The request has its place and its memory. Where asked for, the first event.
+    Started {
+        /// Tokens of the prompt found in the cache.
+        cached_tokens: u32,
+    },
     /// One more token, with the text that became certain with it (may be empty inside a character).
     Token {
         /// Whole UTF-8.

@@ -10,13 +10,19 @@ use crate::protocol::{
 
 /// Messages, and what the model may use to answer them.
 #[derive(Clone, Debug)]
-pub(super) struct Conversation {
+pub struct Conversation {
     pub(super) messages: Vec<ChatMessage>,
     tools: Vec<JsonObject>,
     documents: Vec<JsonObject>,
 }
 
 impl Conversation {
+    /// Messages and tools that were checked already.
+    #[must_use]
+    pub fn new(messages: Vec<ChatMessage>, tools: Vec<JsonObject>) -> Self {
+        Self { messages, tools, documents: Vec::new() }
+    }
+
     /// Checks what a client sent.
     pub(super) fn read(
         messages: Vec<Message>,

@@ -82,7 +82,8 @@ fn to_u32(count: usize) -> u32 {
 }
 
 /// Texts of one request, such that two replies fit what may wait for a client.
-pub(super) fn texts_max(model: &ModelInfo, outgoing_bytes_max: usize) -> usize {
+#[must_use]
+pub fn texts_max(model: &ModelInfo, outgoing_bytes_max: usize) -> usize {
     let vector_bytes = (model.embedding_length as usize).max(1) * EMBED_VALUE_BYTES;
     (outgoing_bytes_max / 2 / vector_bytes).clamp(1, EMBED_TEXTS_MAX)
 }

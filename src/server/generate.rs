@@ -78,6 +78,7 @@ pub(super) async fn generate(
     enqueue(engine, connection.owner, command, limits).await?;
     while let Some(event) = incoming.recv().await {
         match event {
+            EngineEvent::Started { .. } => {}
             EngineEvent::Token { text, token, logprob } => {
                 connection.notify(method::GENERATE_TOKEN, &notification(id, text, token, logprob));
             }
@@ -166,6 +167,7 @@ fn read(
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
         stream: params.stream.unwrap_or(false),
+        report_start: false,
         adapters,
         priority: params.priority.map(Into::into),
         deadline,

@@ -16,6 +16,7 @@ mod lora;
 mod methods;
 mod metrics;
 mod models;
+mod other;
 mod outgoing;
 mod peer_groups;
 mod sessions;
@@ -23,7 +24,7 @@ mod shift;
 mod signals;
 mod sleep;
 mod socket;
-mod text;
+pub mod text;
 mod watchdog;
 
 use std::io;
@@ -44,7 +45,10 @@ use crate::engine::{EngineHandle, Owner};
 use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
 
 pub use access::{Access, AccessError, Peer, quotas};
-pub use models::{Library, ModelSpec, Models};
+pub use conversation::Conversation;
+pub use embed::texts_max as embed_texts_max;
+pub use models::{InUse, Library, ModelSpec, Models};
+pub use other::{Host, Link, OtherProtocol};
 pub use signals::stop_on_signals;
 pub use sleep::follow_sleep;
 pub use socket::{BoundSocket, SocketError};
@@ -108,6 +112,8 @@ struct Shared {
     models: Models,
     options: ServerOptions,
     connections: AtomicU32,
+    /// What else than JSON-RPC is spoken on the socket.
+    other: Option<Arc<dyn OtherProtocol>>,
     /// No new requests; running ones are cancelled and answered.
     stopping: CancellationToken,
     /// The time for answers is over.
@@ -131,11 +137,23 @@ impl Server {
     /// A server in front of several models. Cancelling `stop` ends it.
     #[must_use]
     pub fn with_models(models: Models, options: ServerOptions, stop: CancellationToken) -> Self {
+        Self::speaking(None, models, options, stop)
+    }
+
+    /// The same, with another protocol on the same socket.
+    #[must_use]
+    pub fn speaking(
+        other: Option<Arc<dyn OtherProtocol>>,
+        models: Models,
+        options: ServerOptions,
+        stop: CancellationToken,
+    ) -> Self {
         let shared = Arc::new(Shared {
             engine: models.default_engine(),
             models,
             options,
             connections: AtomicU32::new(0),
+            other,
             stopping: stop,
             abandoned: CancellationToken::new(),
         });
@@ -172,7 +190,7 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             debug!(uid = owner.uid, "connection opened");
-            Connection::serve(Arc::clone(&shared), stream, owner).await;
+            serve_one(&shared, stream, owner).await;
             shared.connections.fetch_sub(1, Ordering::AcqRel);
             debug!(uid = owner.uid, "connection closed");
         });
@@ -192,6 +210,25 @@ impl Server {
     }
 }
 
+/// Serves a connection in the protocol that it begins with.
+async fn serve_one(shared: &Arc<Shared>, stream: UnixStream, owner: Owner) {
+    let Some(other) = &shared.other else {
+        return Connection::serve(Arc::clone(shared), stream, owner).await;
+    };
+    let first = tokio::select! {
+        biased;
+        () = shared.stopping.cancelled() => None,
+        first = other::first_byte(&stream) => first,
+    };
+    match first {
+        None => {} // it has said nothing
+        Some(first) if other.begins_with(first) => {
+            other.serve(Link { stream, owner, host: Host(Arc::clone(shared)) }).await;
+        }
+        Some(_) => Connection::serve(Arc::clone(shared), stream, owner).await,
+    }
+}
+
 /// Tells a client why it is not served; its framing is not known yet, so a line it is.
 fn refuse(stream: &UnixStream, error: ErrorObject) {
     if let Ok(body) = encode_response::<()>(None, &Err(error)) {
@@ -207,11 +244,12 @@ fn refuse(stream: &UnixStream, error: ErrorObject) {
 pub async fn serve(
     socket: BoundSocket,
     models: Models,
+    other: Option<Arc<dyn OtherProtocol>>,
     options: ServerOptions,
     stop: CancellationToken,
 ) -> ServeEnd {
     let engine = models.default_engine();
-    let server = Server::with_models(models, options, stop.clone());
+    let server = Server::speaking(other, models, options, stop.clone());
     let end = tokio::select! {
         biased;
         () = stop.cancelled() => ServeEnd::Stopped,

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::methods::{control, engine_stopped};
-use crate::engine::{Control, EngineHandle, EngineThread, LoadFailure};
+use crate::engine::{Control, EngineCommand, EngineHandle, EngineThread, LoadFailure, Owner};
 use crate::protocol::{
     ErrorCode, ErrorObject, ModelEntry, ModelFacts, ModelListResult, ModelState, nearest,
 };
@@ -95,10 +95,21 @@ struct Slot {
 
 /// A model that stays loaded while this lives.
 #[derive(Clone, Debug)]
-pub(super) struct InUse {
-    pub(super) name: String,
+pub struct InUse {
+    /// Its name, never an alias.
+    pub name: String,
     engine: EngineHandle,
     _user: Arc<()>,
+}
+
+impl InUse {
+    /// Hands the engine a command of a user's; waits where the user's share of the way in is taken.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub async fn enqueue(&self, owner: Owner, command: EngineCommand) -> Result<(), ErrorObject> {
+        self.engine.commands.send(owner, command).await.map_err(|_| engine_stopped())
+    }
 }
 
 impl Deref for InUse {
@@ -171,7 +182,10 @@ impl Models {
     }
 
     /// The model of this name, or the default, on the device. `waiting` is told of a load.
-    pub(super) async fn get(
+    ///
+    /// # Errors
+    /// There is no such model, or it cannot be loaded.
+    pub async fn get(
         &self,
         name: Option<&str>,
         waiting: impl FnOnce(&str),
@@ -192,7 +206,10 @@ impl Models {
     }
 
     /// The model of this name, or the default, with its tokenizer: on the device or not.
-    pub(super) async fn get_text(
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn get_text(
         &self,
         name: Option<&str>,
         waiting: impl FnOnce(&str),
@@ -217,7 +234,8 @@ impl Models {
         known
     }
 
-    pub(super) async fn list(&self) -> ModelListResult {
+    /// All models there are, the default first.
+    pub async fn list(&self) -> ModelListResult {
         let loading = lock(&self.0.loading).clone();
         let specs = self.specs().await;
         let slots = self.slots();

@@ -24,7 +24,10 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Tokens of a text.
-pub(super) async fn encode(
+///
+/// # Errors
+/// The tokenizer refuses the text.
+pub async fn encode(
     engine: &EngineHandle,
     text: String,
     add_special: bool,
@@ -36,17 +39,22 @@ pub(super) async fn encode(
 }
 
 /// A text to embed.
-pub(super) struct EncodedText {
+#[derive(Debug)]
+pub struct EncodedText {
     /// As many tokens as the context holds.
-    pub(super) tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// All that there were.
-    pub(super) tokens_whole: usize,
-    pub(super) truncated: bool,
+    pub tokens_whole: usize,
+    /// Some were left out.
+    pub truncated: bool,
 }
 
 /// Tokens of texts to embed. Of a text that is longer than the context the end is left out, but not
 /// the token that the model wants behind it.
-pub(super) async fn encode_all(
+///
+/// # Errors
+/// The tokenizer refuses a text.
+pub async fn encode_all(
     engine: &EngineHandle,
     texts: Vec<String>,
     tokens_max: usize,
@@ -67,13 +75,19 @@ pub(super) async fn encode_all(
 }
 
 /// Text of tokens; control tokens show as their text.
-pub(super) async fn decode(engine: &EngineHandle, tokens: Vec<u32>) -> Result<String, ErrorObject> {
+///
+/// # Errors
+/// A token that the vocabulary lacks.
+pub async fn decode(engine: &EngineHandle, tokens: Vec<u32>) -> Result<String, ErrorObject> {
     let tokenizer = Arc::clone(&engine.tokenizer);
     blocking(move || tokenizer.decode(&tokens, true).map_err(tokenizer_failed)).await
 }
 
 /// The prompt of a conversation, up to where the model answers.
-pub(super) async fn render(
+///
+/// # Errors
+/// There is no template, or it refuses the messages.
+pub async fn render(
     engine: &EngineHandle,
     conversation: Conversation,
 ) -> Result<String, ErrorObject> {
@@ -82,7 +96,10 @@ pub(super) async fn render(
 }
 
 /// Tokens of a conversation. A template may write BOS itself; then none is added.
-pub(super) async fn encode_conversation(
+///
+/// # Errors
+/// There is no template, or it or the tokenizer refuses the messages.
+pub async fn encode_conversation(
     engine: &EngineHandle,
     conversation: Conversation,
 ) -> Result<Vec<u32>, ErrorObject> {

@@ -9,6 +9,8 @@ pub struct StopMatcher {
     stops: Vec<String>,
     /// Text not yet given out: it may be the beginning of a stop text.
     held: String,
+    /// Which was complete first.
+    matched: Option<usize>,
 }
 
 /// What a piece of text released.
@@ -25,13 +27,14 @@ impl StopMatcher {
     #[must_use]
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).cloned().collect();
-        Self { stops, held: String::new() }
+        Self { stops, held: String::new(), matched: None }
     }
 
     /// Takes the next piece. Behind `stopped`, the matcher is empty again.
     pub fn push(&mut self, piece: &str) -> StopOutput {
         self.held.push_str(piece);
-        if let Some(start) = self.first_match() {
+        if let Some((start, which)) = self.first_match() {
+            self.matched = Some(which);
             let mut text = std::mem::take(&mut self.held);
             text.truncate(start);
             return StopOutput { text, stopped: true };
@@ -45,13 +48,19 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// Start of the match that ends first.
-    fn first_match(&self) -> Option<usize> {
-        let matches = self.stops.iter().filter_map(|stop| {
+    /// The stop text that ended the text.
+    #[must_use]
+    pub fn matched(&self) -> Option<&str> {
+        self.matched.map(|which| self.stops[which].as_str())
+    }
+
+    /// Start and number of the match that ends first.
+    fn first_match(&self) -> Option<(usize, usize)> {
+        let matches = self.stops.iter().enumerate().filter_map(|(which, stop)| {
             let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, which))
         });
-        matches.min().map(|(_, start)| start)
+        matches.min().map(|(_, start, which)| (start, which))
     }
 
     /// How many bytes of the held text cannot belong to a stop text.

@@ -76,6 +76,7 @@ fn ask(engine: &EngineHandle, tokens: Vec<u32>, priority: Priority) -> Events {
         logprobs: None,
         prompt_logprobs: None,
         stream: true,
+        report_start: false,
         adapters: Vec::new(),
         priority: Some(priority),
         deadline: None,

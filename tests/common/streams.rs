@@ -41,6 +41,7 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
         logprobs: (number == 1).then_some(2),
         prompt_logprobs: (number == 1).then_some(1),
         stream: true,
+        report_start: false,
         adapters: Vec::new(),
         priority: None,
         deadline: None,

@@ -198,6 +198,7 @@ pub fn request(
         logprobs: None,
         prompt_logprobs: None,
         stream: true,
+        report_start: false,
         adapters: Vec::new(),
         priority: None,
         deadline: None,

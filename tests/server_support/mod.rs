@@ -16,8 +16,9 @@ use hob::engine::{
     SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
     command_queue,
 };
+use hob::http::Http;
 use hob::model::Pooling;
-use hob::server::{Server, ServerOptions};
+use hob::server::{Models, Server, ServerOptions};
 use hob::tokenizer::{Tokenizer, VocabSource};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -30,12 +31,15 @@ use tokio_util::sync::CancellationToken;
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The first token of a prompt tells the engine what to do. This one: wait to be cancelled.
+/// The first of these tokens in a prompt tells the engine what to do. This one: wait to be
+/// cancelled.
 pub const HOLD: u32 = 4;
 /// Emit tokens with long texts until cancelled.
 pub const FLOOD: u32 = 5;
 /// Drop the request without an answer, as an engine that dies.
 pub const DIE: u32 = 6;
+/// End by the first stop text after three tokens.
+pub const STOP: u32 = 7;
 
 /// Nobody who runs tests.
 pub const ADA: Owner = Owner { uid: 71_000 };
@@ -318,12 +322,29 @@ async fn generate(
     events: mpsc::UnboundedSender<EngineEvent>,
     cancelled: mpsc::UnboundedSender<()>,
 ) {
-    let first = request.tokens.first().copied().unwrap_or(0);
+    let first = request.tokens.iter().copied().find(|token| (HOLD..=STOP).contains(token));
+    let first = first.unwrap_or(0);
+    // The context has 2048 tokens.
+    if request.tokens.len() >= 2048 {
+        let prompt_tokens = request.tokens.len();
+        let error = AdmitError::ContextFull { prompt_tokens, context_tokens: 2048 };
+        let _ = events.send(EngineEvent::Refused(error));
+        return;
+    }
+    if request.report_start {
+        let _ = events.send(EngineEvent::Started { cached_tokens: 0 });
+    }
     let token =
         |text: String| EngineEvent::Token { text, token: 100, logprob: logprob(request.logprobs) };
     let gone = || request.cancel.is_raised() || events.is_closed();
     let mut finish_reason = FinishReason::Length;
-    let mut count = request.tokens_max as usize;
+    let mut count = (request.tokens_max as usize).min(2048 - request.tokens.len());
+    let mut stop_text = None;
+    if first == STOP {
+        count = count.min(3);
+        finish_reason = FinishReason::Stop;
+        stop_text = request.stop.first().cloned();
+    }
     match first {
         DIE => return,
         HOLD | FLOOD => {
@@ -354,6 +375,7 @@ async fn generate(
     let done = GenerateResult {
         text: "a".repeat(count),
         tokens: vec![100; count],
+        stop_text,
         finish_reason,
         error: None,
         prompt_tokens: request.tokens.len() as u32,
@@ -380,20 +402,25 @@ impl Bench {
     }
 
     pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
-        Self::of(Mock::start(), change)
+        Self::of(Mock::start(), Http::default(), change)
+    }
+
+    pub fn speaking(http: Http, change: impl FnOnce(&mut ServerOptions)) -> Self {
+        Self::of(Mock::start(), http, change)
     }
 
     /// In front of an engine that serves nothing before it is told to.
     pub fn paused() -> (Self, oneshot::Sender<()>) {
         let (mock, go) = Mock::paused("mock", Arc::default());
-        (Self::of(mock, |_| {}), go)
+        (Self::of(mock, Http::default(), |_| {}), go)
     }
 
-    fn of(mock: Mock, change: impl FnOnce(&mut ServerOptions)) -> Self {
+    fn of(mock: Mock, http: Http, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let stop = CancellationToken::new();
         let mut options = ServerOptions::from(&Config::default());
         change(&mut options);
-        let server = Server::new(mock.handle.clone(), options, stop.clone());
+        let models = Models::single(mock.handle.clone());
+        let server = Server::speaking(Some(Arc::new(http)), models, options, stop.clone());
         Self { server, mock, stop }
     }
 

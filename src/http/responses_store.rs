@@ -1,0 +1,171 @@
+//! Responses that their clients may come back to: in memory, of each user its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::chat::ChatMessage;
+
+/// Most responses of one user.
+const USER_RESPONSES_MAX: usize = 256;
+
+/// Most bytes of one user's responses, as JSON.
+const USER_BYTES_MAX: usize = 32 << 20;
+
+/// Most bytes of all users' responses.
+const BYTES_MAX: usize = 256 << 20;
+
+/// How long a response is kept.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One response.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) id: String,
+    pub(super) response: Value,
+    pub(super) input_items: Vec<Value>,
+    /// All that was said up to its end, but for its instructions.
+    pub(super) messages: Vec<ChatMessage>,
+}
+
+impl Stored {
+    fn bytes(&self) -> usize {
+        let json = |value: &Value| value.to_string().len();
+        let message = |message: &ChatMessage| {
+            let text = message.content.as_ref().map_or(0, String::len);
+            text + message.fields.values().map(json).sum::<usize>()
+        };
+        json(&self.response)
+            + self.input_items.iter().map(json).sum::<usize>()
+            + self.messages.iter().map(message).sum::<usize>()
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    stored: Arc<Stored>,
+    bytes: usize,
+    since: Instant,
+}
+
+/// The oldest first.
+type Entries = VecDeque<Entry>;
+
+/// All responses that are kept.
+#[derive(Debug, Default)]
+pub(super) struct ResponseStore(Mutex<BTreeMap<u32, Entries>>);
+
+impl ResponseStore {
+    fn users(&self, now: Instant) -> MutexGuard<'_, BTreeMap<u32, Entries>> {
+        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for entries in users.values_mut() {
+            while entries.front().is_some_and(|first| now - first.since > KEPT) {
+                entries.pop_front();
+            }
+        }
+        users.retain(|_, entries| !entries.is_empty());
+        users
+    }
+
+    /// Keeps a response, at the cost of the user's oldest. Where all users together have too much,
+    /// the one who has the most of it loses the oldest.
+    pub(super) fn put(&self, uid: u32, stored: Stored) {
+        let bytes = stored.bytes();
+        if bytes > USER_BYTES_MAX {
+            return;
+        }
+        let entry = Entry { stored: Arc::new(stored), bytes, since: Instant::now() };
+        let mut users = self.users(Instant::now());
+        let own = users.entry(uid).or_default();
+        own.push_back(entry);
+        while own.len() > USER_RESPONSES_MAX || sum(own) > USER_BYTES_MAX {
+            own.pop_front();
+        }
+        while users.values().map(sum).sum::<usize>() > BYTES_MAX {
+            let most = users.iter().max_by_key(|(_, entries)| sum(entries)).map(|(uid, _)| *uid);
+            let Some(entries) = most.and_then(|uid| users.get_mut(&uid)) else { break };
+            entries.pop_front();
+        }
+    }
+
+    pub(super) fn get(&self, uid: u32, id: &str) -> Option<Arc<Stored>> {
+        let users = self.users(Instant::now());
+        let found = users.get(&uid)?.iter().find(|entry| entry.stored.id == id)?;
+        Some(Arc::clone(&found.stored))
+    }
+
+    /// Forgets a response; true if there was one.
+    pub(super) fn remove(&self, uid: u32, id: &str) -> bool {
+        let mut users = self.users(Instant::now());
+        let Some(entries) = users.get_mut(&uid) else { return false };
+        let before = entries.len();
+        entries.retain(|entry| entry.stored.id != id);
+        entries.len() < before
+    }
+}
+
+fn sum(entries: &Entries) -> usize {
+    entries.iter().map(|entry| entry.bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(id: &str, bytes: usize) -> Stored {
+        let response = Value::String("x".repeat(bytes));
+        Stored { id: id.to_owned(), response, input_items: Vec::new(), messages: Vec::new() }
+    }
+
+    #[test]
+    fn nobody_sees_a_response_of_another_user() {
+        let store = ResponseStore::default();
+        store.put(1, stored("a", 1));
+        assert!(store.get(1, "a").is_some());
+        assert!(store.get(2, "a").is_none() && !store.remove(2, "a"));
+        assert!(store.remove(1, "a") && !store.remove(1, "a"));
+        assert!(store.get(1, "a").is_none());
+    }
+
+    #[test]
+    fn the_oldest_of_a_user_go_by_number_and_by_size() {
+        let store = ResponseStore::default();
+        store.put(2, stored("other", 1));
+        for number in 0..=USER_RESPONSES_MAX {
+            store.put(1, stored(&number.to_string(), 1));
+        }
+        assert!(store.get(1, "0").is_none() && store.get(1, "1").is_some());
+        store.put(1, stored("large", USER_BYTES_MAX - 10));
+        assert!(store.get(1, "large").is_some());
+        assert!(store.get(1, "1").is_none());
+        store.put(1, stored("too large", USER_BYTES_MAX));
+        assert!(store.get(1, "too large").is_none() && store.get(1, "large").is_some());
+        assert!(store.get(2, "other").is_some());
+    }
+
+    #[test]
+    fn who_has_the_most_makes_room_for_all() {
+        let store = ResponseStore::default();
+        store.put(0, stored("small", 100));
+        for uid in 1..=BYTES_MAX as u32 / USER_BYTES_MAX as u32 + 1 {
+            for part in 0..3 {
+                store.put(uid, stored(&part.to_string(), USER_BYTES_MAX / 4));
+            }
+        }
+        assert!(store.get(0, "small").is_some());
+        let all: usize = store.users(Instant::now()).values().map(sum).sum();
+        assert!(all <= BYTES_MAX, "{all}");
+    }
+
+    #[test]
+    fn a_response_is_forgotten_after_a_day() {
+        let store = ResponseStore::default();
+        let before = Instant::now();
+        store.put(1, stored("a", 1));
+        assert_eq!(store.users(before + KEPT).len(), 1);
+        assert!(store.users(Instant::now() + KEPT * 2).is_empty());
+        assert!(store.get(1, "a").is_none());
+    }
+}
