@@ -5,8 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use hob::chat::{ChatError, ChatMessage, ChatTemplate, Conversation, JsonObject, named_template};
-use serde_json::Value;
+use hob::chat::{
+    ChatError, ChatMessage, ChatTemplate, Content, Conversation, JsonObject, named_template,
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat")
@@ -21,8 +24,14 @@ fn messages(case: &Value) -> Vec<ChatMessage> {
 }
 
 fn message(mut fields: JsonObject) -> ChatMessage {
-    let mut take = |field| fields.shift_remove(field).unwrap().as_str().map(str::to_owned);
-    ChatMessage { role: take("role").unwrap(), content: take("content"), fields }
+    let role = fields.shift_remove("role").unwrap().as_str().unwrap().to_owned();
+    let content = match fields.shift_remove("content") {
+        None => Content::Absent,
+        Some(Value::Null) => Content::Null,
+        Some(Value::String(text)) => Content::Text(text),
+        Some(parts) => Content::Parts(objects(&parts)),
+    };
+    ChatMessage { role, content, fields }
 }
 
 /// Those of an array; none where there is no array.
@@ -43,6 +52,7 @@ fn real_templates_render_as_jinja_does() {
                 messages: &messages(case),
                 tools: &objects(&case["tools"]),
                 documents: &objects(&case["documents"]),
+                variables: None,
                 add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
             });
             let wanted = match case["refused"].as_str() {
@@ -74,9 +84,125 @@ fn real_templates_that_know_no_tools_say_so() {
 }
 
 #[test]
-fn golden_conversations_become_their_prompts() {
+fn expressions_and_statements_have_jinjas_results() {
+    let facts = json(&data().join("expressions.json"));
+    let variables = facts["variables"].as_object().unwrap();
+    let mut wrong = Vec::new();
+    for case in facts["cases"].as_array().unwrap() {
+        let source = case[0].as_str().unwrap();
+        let found = ChatTemplate::new(source, "", "").and_then(|template| {
+            let variables = Some(variables);
+            template.render_conversation(&Conversation { variables, ..Conversation::default() })
+        });
+        let same = match (case[1].as_str(), &found) {
+            (Some(wanted), Ok(found)) => wanted == found,
+            (None, Err(_)) => true,
+            _ => false,
+        };
+        if !same {
+            wrong.push(format!("{source:?}:\n wanted {}\n found  {found:?}", case[1]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{} are wrong", wrong.join("\n"), wrong.len());
+}
+
+fn shared() -> PathBuf {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    let shared = std::env::var_os("HOB_SHARED").map_or(default, PathBuf::from);
+    std::env::var_os("HOB_SHARED").map_or(default, PathBuf::from)
+}
+
+/// The text with the dates that a template writes replaced by their formats.
+fn without_dates(mut text: String) -> String {
+    for format in ["%d %b %Y", "%B %d, %Y", "%Y-%m-%d"] {
+        let template = format!("{{{{ strftime_now('{format}') }}}}");
+        let now = ChatTemplate::new(&template, "", "").unwrap().render(&[], false).unwrap();
+        text = text.replace(&now, format);
+    }
+    text
+}
+
+#[test]
+fn published_templates_render_as_jinja_does() {
+    let folder = shared().join("clients/chat/templates");
+    if !folder.is_dir() {
+        eprintln!("skipped: the published templates are not in {}", folder.display());
+        return;
+    }
+    let facts = json(&data().join("real.json"));
+    let mut wrong = Vec::new();
+    for (file, wanted) in facts["templates"].as_object().unwrap() {
+        let source = std::fs::read_to_string(folder.join(file)).unwrap();
+        let template = ChatTemplate::new(&source, "<s>", "</s>").unwrap();
+        for (name, wanted) in wanted.as_object().unwrap() {
+            let mut given = facts["conversations"][name].as_object().unwrap().clone();
+            let mut take = |field| given.shift_remove(field).unwrap_or_default();
+            let messages: Vec<_> = objects(&take("messages")).into_iter().map(message).collect();
+            let (tools, documents) = (objects(&take("tools")), objects(&take("documents")));
+            let found = template.render_conversation(&Conversation {
+                messages: &messages,
+                tools: &tools,
+                documents: &documents,
+                variables: Some(&given),
+                add_generation_prompt: messages.last().unwrap().role != "assistant",
+            });
+            let found = match found {
+                // The same prompt without the tools or documents: hob refuses what Jinja renders.
+                Err(ChatError::Unused { .. }) => continue,
+                Err(ChatError::Refused { message }) => json!({"refused": message}),
+                Err(_) => json!({"failed": true}),
+                Ok(text) => {
+                    if let Some(out) = std::env::var_os("HOB_TEMPLATES_OUT") {
+                        let name = format!("{file}.{}", name.replace(' ', "-"));
+                        std::fs::write(Path::new(&out).join(name), &text).unwrap();
+                    }
+                    let digest = Sha256::digest(without_dates(text).as_bytes());
+                    Value::from(digest.iter().map(|b| format!("{b:02x}")).collect::<String>())
+                }
+            };
+            if found != *wanted {
+                wrong.push(format!("{file}, {name}: wanted {wanted}, found {found}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{} are wrong", wrong.join("\n"), wrong.len());
+}
+
+#[test]
+fn published_templates_end_with_their_generation_prompts() {
+    let folder = shared().join("clients/chat");
+    if !folder.is_dir() {
+        eprintln!("skipped: the published templates are not in {}", folder.display());
+        return;
+    }
+    let mut looked_at = 0;
+    for case in json(&folder.join("generation_prompts.json")).as_array().unwrap() {
+        // What an answer that goes on begins with is more than a template says.
+        if !case["continue_final_message"].is_null() {
+            continue;
+        }
+        let file = case["template"].as_str().unwrap();
+        let source = std::fs::read_to_string(folder.join("templates").join(file)).unwrap();
+        let template = ChatTemplate::new(&source, "<s>", "</s>").unwrap();
+        let thinks = case["enable_thinking"].clone();
+        let variables =
+            [("enable_thinking", thinks.clone()), ("thinking", thinks)].map(|(k, v)| (k.into(), v));
+        let variables = JsonObject::from_iter(variables);
+        let prompt = template.render_conversation(&Conversation {
+            messages: &template.adapted(messages(case)),
+            variables: Some(&variables),
+            add_generation_prompt: true,
+            ..Conversation::default()
+        });
+        let wanted = case["generation_prompt"].as_str().unwrap();
+        assert!(prompt.as_ref().is_ok_and(|p| p.ends_with(wanted)), "{file}: {prompt:?}");
+        looked_at += 1;
+    }
+    assert!(looked_at >= 15, "{looked_at}");
+}
+
+#[test]
+fn golden_conversations_become_their_prompts() {
+    let shared = shared();
     if !shared.join("golden").is_dir() {
         eprintln!("skipped: shared files absent");
         return;

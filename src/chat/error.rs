@@ -43,12 +43,27 @@ pub enum ChatError {
         /// `tools` or `documents`.
         what: &'static str,
     },
-    /// It ran too long or wrote too much.
+    /// It ran too long.
     #[error("the chat template took more than {limit} steps")]
     TooLong {
-        /// Steps allowed; 64 bytes of data count as one.
+        /// Steps allowed.
         limit: u64,
     },
+    /// Its values took too much memory.
+    #[error("the chat template wanted more than {limit} bytes of memory")]
+    TooMuchMemory {
+        /// Bytes allowed, for what it was given.
+        limit: u64,
+    },
+    /// It took too much time.
+    #[error("the chat template took more than {seconds} seconds")]
+    TimedOut {
+        /// Seconds allowed.
+        seconds: u64,
+    },
+    /// The caller gave up.
+    #[error("the rendering of the chat template was cancelled")]
+    Cancelled,
     /// It failed.
     #[error("the chat template failed: line {line}: {detail}")]
     Failed {

@@ -1,16 +1,14 @@
 //! Chat templates: messages to the prompt text a model was trained on.
 //!
 //! Templates come with the model file, in the Jinja of Python's transformers, or by name. They are
-//! untrusted programs: each rendering has a limited number of steps, which bounds its output, its
-//! memory and its time, and its own stack. What the engine does not count, `toll` makes it count.
-//! This module knows nothing of tokens.
+//! untrusted programs, and [`jinja`] runs them: in steps, memory, time and nesting each rendering
+//! is limited, and its caller can cancel it. This module knows nothing of tokens.
 
 mod error;
-mod functions;
 mod fuzz;
+mod jinja;
 mod named;
-mod operators;
-mod toll;
+mod shape;
 
 #[cfg(test)]
 mod tests;
@@ -19,33 +17,57 @@ pub use error::ChatError;
 pub use fuzz::fuzz_template;
 pub use named::{named_template, template_names};
 
-use minijinja::machinery::{self, CodeGenerator};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, ErrorKind, Value, context};
-use regex::Regex;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-/// Steps of one rendering; a step is an instruction, or 64 bytes of data: 128 MB in all.
-const STEPS_MAX: u64 = 2_000_000;
+use jinja::{Fault, Limits, Program};
+use serde_json::Value as Json;
+use shape::Shape;
 
-/// Stack of a rendering. A template can nest values as deep as its steps allow, and the engine
-/// walks and frees them recursively. The pages that are not touched cost nothing.
-const STACK_BYTES: usize = 512 << 20;
+/// Most steps of a rendering: expressions and statements, and pieces of data.
+const STEPS_MAX: u64 = 4_000_000;
 
-/// The template's name in the engine.
-const NAME: &str = "chat";
+/// Most memory of the values of a rendering, beside eight times what it is given.
+const BYTES_MAX: u64 = 32 << 20;
+
+/// Longest time of a rendering. The steps end it in a second or two; this is for a machine that
+/// does not get to them.
+const SECONDS_MAX: u64 = 30;
+
+/// Stack of a rendering, of which the limits on nesting let it use a part.
+const STACK_BYTES: usize = 16 << 20;
 
 /// Objects of JSON: what templates take beside texts.
-pub type JsonObject = serde_json::Map<String, serde_json::Value>;
+pub type JsonObject = serde_json::Map<String, Json>;
+
+/// The content of a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// The message has none.
+    #[default]
+    Absent,
+    /// It is null.
+    Null,
+    /// A text.
+    Text(String),
+    /// Parts, as OpenAI has them: `{type: "text", text}` and others.
+    Parts(Vec<JsonObject>),
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
 
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatMessage {
     /// `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
-    /// Its text; one that calls tools may have none.
-    pub content: Option<String>,
-    /// What else the template may look for, such as `tool_calls`.
+    /// What it says; one that calls tools may say nothing.
+    pub content: Content,
+    /// What else the template may look for, such as `tool_calls` and `reasoning_content`.
     pub fields: JsonObject,
 }
 
@@ -53,7 +75,23 @@ impl ChatMessage {
     /// A message of text alone.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Some(content.into()), fields: JsonObject::new() }
+        let content = Content::Text(content.into());
+        Self { role: role.into(), content, fields: JsonObject::new() }
+    }
+
+    fn json(&self) -> Json {
+        let mut fields = JsonObject::new();
+        fields.insert("role".to_owned(), self.role.as_str().into());
+        match &self.content {
+            Content::Absent => {}
+            Content::Null => drop(fields.insert("content".to_owned(), Json::Null)),
+            Content::Text(text) => drop(fields.insert("content".to_owned(), text.as_str().into())),
+            Content::Parts(parts) => {
+                fields.insert("content".to_owned(), parts.clone().into());
+            }
+        }
+        fields.extend(self.fields.clone());
+        fields.into()
     }
 }
 
@@ -66,16 +104,22 @@ pub struct Conversation<'a> {
     pub tools: &'a [JsonObject],
     /// Documents that the model may look at.
     pub documents: &'a [JsonObject],
-    /// Whether the prompt goes on to where the model answers.
+    /// Further variables of the template, such as `enable_thinking`: `chat_template_kwargs`.
+    pub variables: Option<&'a JsonObject>,
+    /// True if the prompt goes on to where the model answers.
     pub add_generation_prompt: bool,
 }
 
 /// A model's chat template.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    source: String,
+    program: Program,
+    /// The template for conversations with tools, where the model has one of its own.
+    with_tools: Option<Program>,
     bos_text: String,
     eos_text: String,
+    shape: Arc<OnceLock<Shape>>,
+    source: Arc<str>,
 }
 
 impl ChatTemplate {
@@ -90,19 +134,31 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::TooLarge`] and [`ChatError::Syntax`].
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<Self, ChatError> {
-        if source.len() > Self::SOURCE_BYTES_MAX {
-            let (bytes, limit) = (source.len(), Self::SOURCE_BYTES_MAX);
-            return Err(ChatError::TooLarge { bytes, limit });
-        }
-        let source = without_generation_tags(source);
-        on_own_stack(|| {
-            // Compiled to see whether it can be; a rendering compiles it again, in a millisecond.
-            compile(&source).map(drop).map_err(|error| {
-                let line = error.line().unwrap_or(0);
-                ChatError::Syntax { line, detail: detail(&error) }
-            })
-        })??;
-        Ok(Self { source, bos_text: bos_text.to_owned(), eos_text: eos_text.to_owned() })
+        Ok(Self {
+            program: compile(source)?,
+            with_tools: None,
+            bos_text: bos_text.to_owned(),
+            eos_text: eos_text.to_owned(),
+            shape: Arc::default(),
+            source: source.into(),
+        })
+    }
+
+    /// The same with a template of its own for conversations with tools.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_tool_use(mut self, source: &str) -> Result<Self, ChatError> {
+        self.with_tools = Some(compile(source)?);
+        self.source = [&*self.source, source].join("\n").into();
+        Ok(self)
+    }
+
+    /// The source, with that of the template for tools behind it: marks of the model's formats are
+    /// looked for in it.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The prompt of messages alone.
@@ -121,82 +177,110 @@ impl ChatTemplate {
     /// The prompt of a conversation.
     ///
     /// # Errors
-    /// The template refuses the messages, fails, takes too long, or makes no use of the tools or
+    /// The template refuses the messages, fails, takes too much, or makes no use of the tools or
     /// the documents: the model would not know of them.
     pub fn render_conversation(&self, conversation: &Conversation) -> Result<String, ChatError> {
-        let prompt = self.render_as_it_is(conversation)?;
+        self.render_unless(conversation, &|| false)
+    }
+
+    /// As [`Self::render_conversation`], and ends when `cancelled` says so.
+    ///
+    /// # Errors
+    /// As [`Self::render_conversation`], and [`ChatError::Cancelled`].
+    pub fn render_unless(
+        &self,
+        conversation: &Conversation,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<String, ChatError> {
+        let prompt = self.render_as_it_is(conversation, cancelled)?;
         let without_tools = Conversation { tools: &[], ..*conversation };
         let without_documents = Conversation { documents: &[], ..*conversation };
         for (given, what, without) in [
             (conversation.tools, "tools", without_tools),
             (conversation.documents, "documents", without_documents),
         ] {
-            if !given.is_empty() && self.render_as_it_is(&without).as_ref() == Ok(&prompt) {
-                return Err(ChatError::Unused { what });
+            if given.is_empty() {
+                continue;
+            }
+            match self.render_as_it_is(&without, cancelled) {
+                Err(ChatError::Cancelled) => return Err(ChatError::Cancelled),
+                Ok(other) if other == prompt => return Err(ChatError::Unused { what }),
+                _ => {}
             }
         }
         Ok(prompt)
     }
 
-    fn render_as_it_is(&self, conversation: &Conversation) -> Result<String, ChatError> {
-        on_own_stack(|| {
-            let messages: Value = conversation.messages.iter().map(message_value).collect();
-            let variables = context! {
-                messages,
-                add_generation_prompt => conversation.add_generation_prompt,
-                bos_token => self.bos_text.as_str(),
-                eos_token => self.eos_text.as_str(),
-                tools => objects_value(conversation.tools),
-                documents => objects_value(conversation.documents),
-            };
-            evaluate(&self.source, variables).map_err(|error| render_error(&error))
-        })?
+    fn render_as_it_is(
+        &self,
+        conversation: &Conversation,
+        cancelled: &(dyn Fn() -> bool + Sync),
+    ) -> Result<String, ChatError> {
+        let messages = Json::Array(conversation.messages.iter().map(ChatMessage::json).collect());
+        let objects = |objects: &[JsonObject]| match objects {
+            [] => Json::Null,
+            _ => Json::Array(objects.iter().cloned().map(Json::Object).collect()),
+        };
+        let (tools, documents) = (objects(conversation.tools), objects(conversation.documents));
+        let add = Json::Bool(conversation.add_generation_prompt);
+        let (bos, eos) = (self.bos_text.as_str().into(), self.eos_text.as_str().into());
+        let mut variables = vec![
+            ("messages", &messages),
+            ("tools", &tools),
+            ("documents", &documents),
+            ("add_generation_prompt", &add),
+            ("bos_token", &bos),
+            ("eos_token", &eos),
+        ];
+        let more = conversation.variables.into_iter().flatten();
+        variables.extend(more.map(|(name, value)| (name.as_str(), value)));
+        let program = match &self.with_tools {
+            Some(with_tools) if !conversation.tools.is_empty() => with_tools,
+            _ => &self.program,
+        };
+        let given: usize = variables.iter().map(|(_, json)| bytes_of(json)).sum();
+        let bytes = BYTES_MAX + 8 * given as u64;
+        let until = Instant::now() + Duration::from_secs(SECONDS_MAX);
+        let limits = Limits { steps: STEPS_MAX, bytes, until, cancelled };
+        on_own_stack(|| program.run(&variables, limits))?
+            .map_err(|(line, fault)| render_error(line, fault, bytes))
     }
 
-    /// Whether a rendered prompt begins with BOS already, so that none is to be added.
+    /// Messages as this template takes them: contents in parts become texts, or texts parts, where
+    /// the template knows the other alone, and arguments of calls that are texts, as OpenAI has
+    /// them, become the objects that most templates want.
+    #[must_use]
+    pub fn adapted(&self, messages: Vec<ChatMessage>) -> Vec<ChatMessage> {
+        let shape = self.shape.get_or_init(|| Shape::of(self));
+        messages.into_iter().map(|message| shape.adapted(message)).collect()
+    }
+
+    /// True if a rendered prompt begins with BOS already, so that none is to be added.
     #[must_use]
     pub fn template_adds_bos(&self, rendered: &str) -> bool {
         !self.bos_text.is_empty() && rendered.starts_with(&self.bos_text)
     }
 }
 
-fn message_value(message: &ChatMessage) -> Value {
-    let mut fields = JsonObject::new();
-    fields.insert("role".to_owned(), message.role.as_str().into());
-    fields.insert("content".to_owned(), message.content.as_deref().into());
-    fields.extend(message.fields.clone());
-    Value::from(Serde(fields))
+fn compile(source: &str) -> Result<Program, ChatError> {
+    if source.len() > ChatTemplate::SOURCE_BYTES_MAX {
+        let (bytes, limit) = (source.len(), ChatTemplate::SOURCE_BYTES_MAX);
+        return Err(ChatError::TooLarge { bytes, limit });
+    }
+    let compiled = on_own_stack(|| Program::new(source))?;
+    compiled.map_err(|fault| ChatError::Syntax { line: fault.line, detail: fault.detail })
 }
 
-/// None where there are no objects: templates ask whether there are tools at all.
-fn objects_value(objects: &[JsonObject]) -> Value {
-    if objects.is_empty() { Value::from(()) } else { Value::from(Serde(objects)) }
-}
-
-type Blocks<'a> = std::collections::BTreeMap<&'a str, machinery::Instructions<'a>>;
-
-/// Parses a template, puts the tolls in, and compiles it.
-fn compile(source: &str) -> Result<(machinery::Instructions<'_>, Blocks<'_>), minijinja::Error> {
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    let syntax = syntax.expect("the default delimiters are valid");
-    let tree = toll::stmt(&machinery::parse(source, NAME, syntax)?);
-    let mut generator = CodeGenerator::new(NAME, source);
-    generator.compile_stmt(&tree);
-    Ok(generator.finish())
-}
-
-/// Runs a template.
-fn evaluate(source: &str, variables: Value) -> Result<String, minijinja::Error> {
-    let (instructions, blocks) = compile(source)?;
-    let mut env = Environment::new();
-    env.set_fuel(Some(STEPS_MAX));
-    functions::add_to(&mut env);
-    operators::add_to(&mut env);
-    let mut text = String::new();
-    let mut out = machinery::make_string_output(&mut text);
-    machinery::eval(&env, &instructions, variables, &blocks, &mut out, AutoEscape::None)?;
-    drop(out);
-    Ok(text)
+/// Bytes that a value takes as an input, roughly.
+fn bytes_of(json: &Json) -> usize {
+    64 + match json {
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(bytes_of).sum(),
+        Json::Object(fields) => {
+            fields.iter().map(|(name, value)| 64 + name.len() + bytes_of(value)).sum()
+        }
+        _ => 0,
+    }
 }
 
 /// Runs `work` on a thread with a stack of [`STACK_BYTES`].
@@ -210,33 +294,13 @@ fn on_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, ChatError
     })
 }
 
-/// transformers marks the assistant's text for training by a tag of its own, which shows it as is.
-fn without_generation_tags(source: &str) -> String {
-    let open = Regex::new(r"\{%([-+]?)\s*generation\s*([-+]?)%\}").expect("a valid pattern");
-    let close = Regex::new(r"\{%([-+]?)\s*endgeneration\s*([-+]?)%\}").expect("a valid pattern");
-    let source = open.replace_all(source, "{%$1 if true $2%}");
-    close.replace_all(&source, "{%$1 endif $2%}").into_owned()
-}
-
-fn render_error(error: &minijinja::Error) -> ChatError {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(cause) = source {
-        if let Some(functions::Raised(message)) = cause.downcast_ref() {
-            return ChatError::Refused { message: message.clone() };
-        }
-        let engine = cause.downcast_ref::<minijinja::Error>();
-        if engine.is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
-            return ChatError::TooLong { limit: STEPS_MAX };
-        }
-        source = cause.source();
-    }
-    ChatError::Failed { line: error.line().unwrap_or(0), detail: detail(error) }
-}
-
-/// What kind of error, and the engine's detail.
-fn detail(error: &minijinja::Error) -> String {
-    match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
+fn render_error(line: usize, fault: Fault, bytes: u64) -> ChatError {
+    match fault {
+        Fault::Raised(message) => ChatError::Refused { message },
+        Fault::Steps => ChatError::TooLong { limit: STEPS_MAX },
+        Fault::Memory => ChatError::TooMuchMemory { limit: bytes },
+        Fault::Time => ChatError::TimedOut { seconds: SECONDS_MAX },
+        Fault::Cancelled => ChatError::Cancelled,
+        Fault::Failed(detail) => ChatError::Failed { line, detail },
     }
 }

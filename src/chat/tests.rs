@@ -70,12 +70,13 @@ fn tools_documents_and_fields_of_messages_are_there() {
     let source = "{{ tools | tojson }} {{ documents[0].title }} {{ messages[0].tool_calls[0].name }}\
                   {{ ' ' }}{{ messages[0].content is none }}";
     let fields = object(r#"{"tool_calls": [{"name": "look"}]}"#);
-    let message = ChatMessage { role: "assistant".into(), content: None, fields };
+    let message = ChatMessage { role: "assistant".into(), content: Content::Null, fields };
     let t = ChatTemplate::new(source, "", "").unwrap();
     let conversation = Conversation {
         messages: &[message],
         tools: &[object(r#"{"type": "function", "function": {"name": "look", "a": 1}}"#)],
         documents: &[object(r#"{"title": "T", "text": "x"}"#)],
+        variables: None,
         add_generation_prompt: true,
     };
     let wanted =
@@ -156,57 +157,86 @@ fn nested(open: &str, inner: &str, close: &str) -> String {
     format!("{}{inner}{}", open.repeat(50_000), close.repeat(50_000))
 }
 
-#[test]
-fn templates_without_end_and_huge_results_are_errors() {
-    for source in [
-        "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
-        "{{ 'x' * 100000000000 }}",
-        "{% set ns = namespace(x='xx') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}\
+/// Templates that want more than there is.
+const HOSTILE: &[&str] = &[
+    "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+    "{{ 'x' * 100000000000 }}",
+    "{% set ns = namespace(x='xx') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}\
          {% endfor %}{{ ns.x }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
          {% endfor %}{{ ns.x | tojson }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = ns.x + ns.x %}\
          {% endfor %}{{ ns.x }}",
-        "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ ns.x }}",
-        // Lists are joined eagerly, each step paid for: not 2^40 elements at once.
-        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}\
+    // Lists are joined eagerly, each step paid for: not 2^40 elements at once.
+    "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}\
          {% endfor %}",
-        "{% set x = [1] * 100000000 %}{{ (x + x + x) | length }}",
-        // Values that hold one value many times, made into text, compared, sought, sorted.
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set x = [1] * 100000000 %}{{ (x + x + x) | length }}",
+    // Values that hold one value many times, made into text, compared, sought, sorted.
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{% set y = ns.x ~ '' %}",
-        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
+    "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
          {% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
-        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
+    "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}\
          {% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}\
          {{ ns.x in [ns.y] }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ [ns.x, ns.x] | join('-') | length }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ ns.x | string | length }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ '%s' % ns.x }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ '-'.join([ns.x]) | length }}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ raise_exception(ns.x) }}",
-        "{% set x = ['a' * 1000000] * 1000000 %}{{ (x ~ '') | length }}",
-        "{{ 'a'.ljust(1000000000) | length }}",
-        "{{ 'a' | center(1000000000) | length }}",
-        "{{ 'a\\nb' | indent(1000000000) | length }}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% for x in [1] recursive %}{{ loop([x]) }}{% endfor %}",
-        "{% include 'chat' %}",
-        "{% extends 'chat' %}",
-        "{{ range(1000000000) | list | tojson }}",
-        "{{ '%999999999d' | format(1) }}",
-        "{{ 'aaaa'.replace('a', 'b' * 10000000).replace('b', 'c' * 10000000) }}",
-        "{{ [1] | tojson(indent=100000000000) }}",
-        "{{ [1] | tojson(indent=1000000000) }}",
-        "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+    "{% set x = ['a' * 1000000] * 1000000 %}{{ (x ~ '') | length }}",
+    "{{ 'a'.ljust(1000000000) | length }}",
+    "{{ 'a' | center(1000000000) | length }}",
+    "{{ 'a\\nb' | indent(1000000000) | length }}",
+    "{{ '{:18446744073709551615}'.format(1) }}",
+    "{{ '{:99999999999999999999999}'.format(1) }}",
+    "{{ '{:1000000000}'.format('x') }}",
+    "{{ '{:.99999999f}'.format(0.1) }}",
+    "{{ '{:{w}}'.format(1, w=9999999999) }}",
+    "{{ '%*d' % (9999999999, 1) }}",
+    "{{ '%.999999999f' % 0.1 }}",
+    "{{ 'a'.zfill(99999999999999999999) }}",
+    "{{ 'a\t'.expandtabs(99999999999) }}",
+    "{{ 2 ** 9999999999 }}",
+    "{{ -170141183460469231731687303715884105727 - 2 }}",
+    "{{ strftime_now('%Y' * 100000000) }}",
+    "{{ ('a ' * 10000000).split() | length }}",
+    "{{ ('a\n' * 10000000).splitlines() | length }}",
+    "{{ ('a' * 30000000) | list | length }}",
+    "{{ 'a' | indent('x' * 100000000, true) }}",
+    "{% set x = 'é' * 4000000 %}{% for i in range(100000) %}{% set y = x[3999999] %}{% endfor %}",
+    "{% set x = 'é' * 4000000 %}{% for i in range(100000) %}{% set y = x[1:] %}{% endfor %}",
+    "{% set x = 'a' * 9000000 %}{% set d = {x: 1} %}{% for i in range(100000) %}\
+         {% set y = d[x] %}{% set y = d.get(x) %}{% endfor %}",
+    "{% set x = 'a' * 9000000 %}{% for i in range(100000) %}{% set y = x.find('b') %}{% endfor %}",
+    "{{ [1] | batch(10000000000, 'x') | list | length }}",
+    "{{ [1] | slice(10000000000) | list | length }}",
+    "{% set ns = namespace() %}{% for i in range(100000) %}{% for j in range(100) %}\
+         {% set ns.x = namespace(x=ns) %}{% endfor %}{% endfor %}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
+    "{% for x in [1] recursive %}{{ loop([x]) }}{% endfor %}",
+    "{% include 'chat' %}",
+    "{% extends 'chat' %}",
+    "{{ range(1000000000) | list | tojson }}",
+    "{{ '%999999999d' | format(1) }}",
+    "{{ 'aaaa'.replace('a', 'b' * 10000000).replace('b', 'c' * 10000000) }}",
+    "{{ [1] | tojson(indent=100000000000) }}",
+    "{{ [1] | tojson(indent=1000000000) }}",
+    "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
          {% endfor %}{{ ns.x | tojson }}",
-    ] {
+];
+
+#[test]
+fn templates_without_end_and_huge_results_are_errors() {
+    for source in HOSTILE {
         assert!(render_soon(source).is_err(), "{source}");
     }
 }
@@ -254,4 +284,81 @@ fn deeply_nested_values_overflow_no_stack() {
             let _ = render_soon(&source);
         }
     }
+}
+
+#[test]
+fn values_that_refer_to_one_another_are_freed_without_a_deep_stack() {
+    // Chains of macros and namespaces, each of which holds the one before, and rings.
+    for source in [
+        "{% set ns = namespace(f=none) %}{% for a in range(300) %}{% for i in range(100) %}\
+         {% set old = ns.f %}{% macro m() %}{{ old }}{% endmacro %}{% set ns.f = m %}{% endfor %}\
+         {% endfor %}ends",
+        "{% set ns = namespace(f=none) %}{% for a in range(300) %}{% for i in range(100) %}\
+         {% set ns.f = namespace(f=ns.f, ns=ns) %}{% endfor %}{% endfor %}ends",
+        "{% for i in [1] recursive %}{{ loop.changed(loop) }}{{ loop.changed(loop) }}{% endfor %}ends",
+    ] {
+        let result = render_soon(source);
+        assert!(result.as_ref().is_ok_and(|text| text.ends_with("ends")), "{source}: {result:?}");
+    }
+}
+
+#[test]
+fn a_long_conversation_is_within_the_limits() {
+    let template = ChatTemplate::new(named_template("chatml").unwrap(), "", "").unwrap();
+    let long = "word ".repeat(1 << 20);
+    let messages = [message("user", &long), message("assistant", &long)];
+    assert!(template.render(&messages, true).unwrap().len() > 10 << 20);
+    let many: Vec<_> = (0..4000).map(|_| message("user", "Hi")).collect();
+    assert!(template.render(&many, true).is_ok());
+}
+
+#[test]
+fn a_template_for_tools_is_taken_where_there_are_tools() {
+    let template = ChatTemplate::new("plain", "", "").unwrap();
+    let template = template.with_tool_use("{{ tools[0].name }}").unwrap();
+    let tools = [serde_json::from_str::<JsonObject>(r#"{"name": "look"}"#).unwrap()];
+    let messages = [message("user", "Hi")];
+    let with = Conversation { messages: &messages, tools: &tools, ..Conversation::default() };
+    assert_eq!(template.render_conversation(&with).unwrap(), "look");
+    assert_eq!(template.render(&messages, true).unwrap(), "plain");
+}
+
+#[test]
+fn a_callers_flag_ends_a_rendering() {
+    let source = "{% for a in range(100000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let cancelled = template.render_unless(&Conversation::default(), &|| true);
+    assert_eq!(cancelled, Err(ChatError::Cancelled));
+}
+
+#[test]
+fn messages_are_adapted_to_what_a_template_takes() {
+    let object = |text: &str| serde_json::from_str::<JsonObject>(text).unwrap();
+    let part = object(r#"{"type": "text", "text": "one"}"#);
+    let parts = Content::Parts(vec![part.clone(), object(r#"{"type": "text", "text": "two"}"#)]);
+    let user = ChatMessage { role: "user".into(), content: parts, fields: JsonObject::new() };
+    let calls = r#"{"tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": 1}"}}]}"#;
+    let calling = ChatMessage { role: "assistant".into(), fields: object(calls), ..user.clone() };
+    let adapted = |source: &str| {
+        ChatTemplate::new(source, "", "").unwrap().adapted(vec![user.clone(), calling.clone()])
+    };
+    let texts = adapted(
+        "{% for m in messages %}{{ '' + m.content }}{% for c in m.tool_calls %}\
+         {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+    );
+    assert_eq!(texts[0].content, Content::Text("one\ntwo".to_owned()));
+    assert_eq!(
+        texts[1].fields["tool_calls"][0]["function"]["arguments"],
+        serde_json::json!({"a": 1})
+    );
+    let parts = adapted(
+        "{% for m in messages %}{% for p in m.content if p is mapping %}{{ p.text }}{% endfor %}\
+         {% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}{% endfor %}",
+    );
+    assert_eq!(parts[0], user);
+    assert!(parts[1].fields["tool_calls"][0]["function"]["arguments"].is_string());
+    let source = "{% for m in messages %}{% for p in m.content if p is mapping %}{{ p.text }}\
+                  {% endfor %}{% endfor %}";
+    let wrapped = ChatTemplate::new(source, "", "").unwrap().adapted(vec![message("user", "one")]);
+    assert_eq!(wrapped[0].content, Content::Parts(vec![part]));
 }

@@ -170,7 +170,9 @@ pub enum OpenError {
         error: TokenizerError,
     },
     /// Its chat template is.
-    #[error("{path}: tokenizer.chat_template: {error}")]
+    #[error(
+        "{path}: tokenizer.chat_template: {error}; another takes its place by --chat-template NAME or FILE"
+    )]
     Chat {
         /// The file.
         path: String,
@@ -351,8 +353,15 @@ fn open_text(
     let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
     let name = &options.chat_template;
     let chat = if name.is_empty() {
-        let own = file.metadata().opt_str("tokenizer.chat_template")?;
-        own.map(|own| ChatTemplate::new(own, bos, eos))
+        let own = |key| -> Result<Option<&str>, GgufError> {
+            Ok(file.metadata().opt_str(key)?.filter(|source| !source.trim().is_empty()))
+        };
+        let with_tools = own("tokenizer.chat_template.tool_use")?;
+        own("tokenizer.chat_template")?
+            .map(|own| {
+                let template = ChatTemplate::new(own, bos, eos)?;
+                with_tools.map_or(Ok(template.clone()), |source| template.with_tool_use(source))
+            })
             .transpose()
             .map_err(|error| OpenError::Chat { path: path(), error })?
     } else {

@@ -136,8 +136,11 @@ pub(super) fn metadata(folder: &Path, config: &Object) -> Result<Vec<(String, Va
     vocab.write(&file, &mut keys);
     special_ids(&file, &vocab, &settings, config, &mut keys)?;
     generation(folder, &vocab, &mut keys)?;
-    if let Some(template) = chat_template(folder, &settings)? {
-        keys.add("tokenizer.chat_template", template.as_str());
+    for (name, key) in
+        [("default", "tokenizer.chat_template"), ("tool_use", "tokenizer.chat_template.tool_use")]
+    {
+        let Some(template) = chat_template(folder, &settings, name)? else { continue };
+        keys.add(key, template.as_str());
     }
     Ok(keys.entries)
 }
@@ -366,9 +369,12 @@ fn generation(folder: &Path, vocab: &Vocab, keys: &mut Keys) -> Result<(), HfErr
     Ok(())
 }
 
-/// The template of a file of its own, or of the tokenizer's settings.
-fn chat_template(folder: &Path, settings: &Object) -> Result<Option<String>, HfError> {
-    let path = folder.join("chat_template.jinja");
+/// The template of that name: that of a file of its own, or of the tokenizer's settings.
+fn chat_template(folder: &Path, settings: &Object, name: &str) -> Result<Option<String>, HfError> {
+    let path = match name {
+        "default" => folder.join("chat_template.jinja"),
+        _ => folder.join("additional_chat_templates").join(format!("{name}.jinja")),
+    };
     if path.exists() {
         let text = super::read_file(&path, TEMPLATE_BYTES_MAX)?;
         let text = String::from_utf8(text).map_err(|error| HfError::Value {
@@ -380,11 +386,11 @@ fn chat_template(folder: &Path, settings: &Object) -> Result<Option<String>, HfE
         return Ok(Some(text));
     }
     let named = |entry: &Json| {
-        (entry.get("name")?.as_str()? == "default")
+        (entry.get("name")?.as_str()? == name)
             .then(|| entry.get("template")?.as_str().map(str::to_owned))?
     };
     Ok(match settings.get("chat_template") {
-        Some(Json::String(template)) => Some(template.clone()),
+        Some(Json::String(template)) if name == "default" => Some(template.clone()),
         Some(Json::Array(entries)) => entries.iter().find_map(named),
         _ => None,
     })

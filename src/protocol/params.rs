@@ -3,7 +3,8 @@
 //! A client builds and serialises them; the server reads them with [`Params::read`], which refuses
 //! unknown fields. Ranges are the server's to check.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, ParamsError};
@@ -67,9 +68,12 @@ impl Params for InitializeParams {
 pub struct Message {
     /// `system`, `user`, `assistant`, `tool`, or what else the model's template knows.
     pub role: String,
-    /// Its text; a message that calls tools may have none.
+    /// What it says; a message that calls tools may have none, or null.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub content: Option<MessageContent>,
+    /// What an assistant thought before it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
+    pub reasoning_content: Option<String>,
     /// The calls of an assistant's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<TemplateJson>,
@@ -85,8 +89,47 @@ impl Message {
     /// A message of text alone.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Some(content.into()), ..Self::default() }
+        let content = Some(MessageContent::Text(content.into()));
+        Self { role: role.into(), content, ..Self::default() }
     }
+}
+
+/// The content of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageContent {
+    /// Said to be none.
+    Null,
+    /// A text.
+    Text(String),
+    /// An array of parts, such as `{type: "text", text}`.
+    Parts(TemplateJson),
+}
+
+impl Serialize for MessageContent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_none(),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Parts(parts) => parts.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MessageContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        match raw.get().as_bytes().first() {
+            Some(b'n') => Ok(Self::Null),
+            Some(b'"') => serde_json::from_str(raw.get()).map(Self::Text).map_err(D::Error::custom),
+            Some(b'[') => Ok(Self::Parts(TemplateJson(raw))),
+            _ => Err(D::Error::custom("content is a text, an array of parts, or null")),
+        }
+    }
+}
+
+/// A field that is there, null or not.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(field).map(Some)
 }
 
 /// JSON for the chat template. It stays text until the template is rendered: who reads it then
@@ -104,8 +147,8 @@ impl PartialEq for TemplateJson {
 impl Eq for TemplateJson {}
 
 /// What a field of [`Message`]s should be.
-const MESSAGES_WANTED: &str =
-    "an array of {role, content, tool_calls?, tool_call_id?, name?}, all but tool_calls strings";
+const MESSAGES_WANTED: &str = "an array of {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}: content a \
+     string or an array of parts, tool_calls an array, the others strings";
 
 /// What tools and documents should be.
 pub const OBJECTS_WANTED: &str = "an array of objects";
@@ -172,6 +215,9 @@ pub struct GenerateParams {
     /// Documents that the model may look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<TemplateJson>,
+    /// Further variables of the template, such as `enable_thinking`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<TemplateJson>,
     /// Most tokens to generate; 0 only evaluates the prompt. Without it, what remains of the
     /// context, at most [`MAX_TOKENS_DEFAULT`](super::MAX_TOKENS_DEFAULT).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,6 +282,7 @@ impl Params for GenerateParams {
             "messages",
             "tools",
             "documents",
+            "chat_template_kwargs",
             "max_tokens",
             "temperature",
             "top_k",
@@ -263,6 +310,7 @@ impl Params for GenerateParams {
             messages: fields.objects("messages", MESSAGES_WANTED)?,
             tools: fields.optional("tools", OBJECTS_WANTED)?,
             documents: fields.optional("documents", OBJECTS_WANTED)?,
+            chat_template_kwargs: fields.optional("chat_template_kwargs", "an object")?,
             max_tokens: fields.optional("max_tokens", "an integer from 0")?,
             temperature: fields.optional("temperature", "a number from 0")?,
             top_k: fields.optional("top_k", "an integer from 0")?,
@@ -360,16 +408,23 @@ pub struct ApplyTemplateParams {
     /// Documents that the model may look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<TemplateJson>,
+    /// Further variables of the template, such as `enable_thinking`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<TemplateJson>,
 }
 
 impl Params for ApplyTemplateParams {
     fn read(params: Option<&RawValue>) -> Result<Self, ParamsError> {
-        let fields = Fields::new(params, &["model", "messages", "tools", "documents"])?;
+        let fields = Fields::new(
+            params,
+            &["model", "messages", "tools", "documents", "chat_template_kwargs"],
+        )?;
         Ok(Self {
             model: fields.optional("model", MODEL_WANTED)?,
             messages: fields.required("messages", MESSAGES_WANTED)?,
             tools: fields.optional("tools", OBJECTS_WANTED)?,
             documents: fields.optional("documents", OBJECTS_WANTED)?,
+            chat_template_kwargs: fields.optional("chat_template_kwargs", "an object")?,
         })
     }
 }

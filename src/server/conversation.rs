@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::methods::out_of_range;
-use crate::chat::{self, ChatMessage, JsonObject};
+use crate::chat::{self, ChatMessage, Content, JsonObject};
 use crate::protocol::{
-    ErrorObject, Message, OBJECTS_WANTED, TEMPLATE_JSON_BYTES_MAX, TemplateJson,
+    ErrorObject, Message, MessageContent, OBJECTS_WANTED, TEMPLATE_JSON_BYTES_MAX, TemplateJson,
 };
 
 /// Messages, and what the model may use to answer them.
@@ -14,6 +14,7 @@ pub struct Conversation {
     pub(super) messages: Vec<ChatMessage>,
     tools: Vec<JsonObject>,
     documents: Vec<JsonObject>,
+    variables: Option<JsonObject>,
 }
 
 impl Conversation {
@@ -28,21 +29,29 @@ impl Conversation {
         messages: Vec<Message>,
         tools: Option<TemplateJson>,
         documents: Option<TemplateJson>,
+        variables: Option<TemplateJson>,
     ) -> Result<Self, ErrorObject> {
         if messages.is_empty() {
             return Err(out_of_range("messages", "at least one message", "none"));
         }
-        check_size(&messages, tools.as_ref(), documents.as_ref())?;
+        check_size(&messages, [&tools, &documents, &variables])?;
         Ok(Self {
             messages: messages.into_iter().map(message).collect::<Result<_, _>>()?,
             tools: objects("tools", tools.as_ref())?,
             documents: objects("documents", documents.as_ref())?,
+            variables: variables.as_ref().map(template_variables).transpose()?,
         })
     }
 
     /// The same with other messages.
     pub(super) fn with(&self, messages: Vec<ChatMessage>) -> Self {
-        Self { messages, tools: self.tools.clone(), documents: self.documents.clone() }
+        Self { messages, ..self.clone() }
+    }
+
+    /// The same with messages as a template takes them.
+    pub(super) fn adapted_to(mut self, template: &chat::ChatTemplate) -> Self {
+        self.messages = template.adapted(self.messages);
+        self
     }
 
     /// Up to where the model answers.
@@ -51,25 +60,27 @@ impl Conversation {
             messages: &self.messages,
             tools: &self.tools,
             documents: &self.documents,
+            variables: self.variables.as_ref(),
             add_generation_prompt: true,
         }
     }
 }
 
 /// Values take many times the memory of their text.
-fn check_size(
-    messages: &[Message],
-    tools: Option<&TemplateJson>,
-    documents: Option<&TemplateJson>,
-) -> Result<(), ErrorObject> {
+fn check_size(messages: &[Message], others: [&Option<TemplateJson>; 3]) -> Result<(), ErrorObject> {
     let calls = messages.iter().filter_map(|message| message.tool_calls.as_ref());
-    let all = calls.chain(tools).chain(documents);
+    let parts = messages.iter().filter_map(|message| match &message.content {
+        Some(MessageContent::Parts(parts)) => Some(parts),
+        _ => None,
+    });
+    let all = calls.chain(parts).chain(others.into_iter().flatten());
     let bytes: usize = all.map(|json| json.0.get().len()).sum();
     if bytes <= TEMPLATE_JSON_BYTES_MAX {
         return Ok(());
     }
     let wanted = format!(
-        "at most {TEMPLATE_JSON_BYTES_MAX} bytes, with documents and the tool_calls of messages"
+        "at most {TEMPLATE_JSON_BYTES_MAX} bytes, with documents, chat_template_kwargs, and in \
+         messages tool_calls and contents in parts"
     );
     Err(out_of_range("tools", wanted, format_args!("{bytes} bytes")))
 }
@@ -82,9 +93,27 @@ fn objects(
     serde_json::from_str(json.0.get()).map_err(|error| out_of_range(field, OBJECTS_WANTED, error))
 }
 
+/// Variables that the template has anyway keep their names to themselves.
+fn template_variables(json: &TemplateJson) -> Result<JsonObject, ErrorObject> {
+    const FIELD: &str = "chat_template_kwargs";
+    let wanted = "an object whose members are variables of the template";
+    let variables: JsonObject =
+        serde_json::from_str(json.0.get()).map_err(|error| out_of_range(FIELD, wanted, error))?;
+    let taken =
+        ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
+    match taken.iter().find(|name| variables.contains_key(**name)) {
+        Some(name) => {
+            Err(out_of_range(FIELD, wanted, format_args!("`{name}`, which is one already")))
+        }
+        None => Ok(variables),
+    }
+}
+
 fn message(message: Message) -> Result<ChatMessage, ErrorObject> {
-    let Message { role, content, tool_calls, tool_call_id, name } = message;
-    if content.is_none() && tool_calls.is_none() {
+    let Message { role, content, reasoning_content, tool_calls, tool_call_id, name } = message;
+    if !matches!(content, Some(MessageContent::Text(_) | MessageContent::Parts(_)))
+        && tool_calls.is_none()
+    {
         let wanted = "content in every message that has no tool_calls";
         return Err(out_of_range("messages", wanted, "one without"));
     }
@@ -93,7 +122,15 @@ fn message(message: Message) -> Result<ChatMessage, ErrorObject> {
         let calls = objects("tool_calls", tool_calls.as_ref())?;
         fields.insert("tool_calls".to_owned(), calls.into_iter().map(Value::from).collect());
     }
-    for (field, text) in [("tool_call_id", tool_call_id), ("name", name)] {
+    let content = match content {
+        None => Content::Absent,
+        Some(MessageContent::Null) => Content::Null,
+        Some(MessageContent::Text(text)) => Content::Text(text),
+        Some(MessageContent::Parts(parts)) => Content::Parts(objects("messages", Some(&parts))?),
+    };
+    let texts =
+        [("reasoning_content", reasoning_content), ("tool_call_id", tool_call_id), ("name", name)];
+    for (field, text) in texts {
         if let Some(text) = text {
             fields.insert(field.to_owned(), text.into());
         }
@@ -114,7 +151,7 @@ mod tests {
         tools: Option<TemplateJson>,
         documents: Option<TemplateJson>,
     ) -> String {
-        Conversation::read(messages, tools, documents).expect_err("wrong").message
+        Conversation::read(messages, tools, documents, None).expect_err("wrong").message
     }
 
     #[test]
@@ -129,9 +166,10 @@ mod tests {
             ..Message::new("tool", "3")
         };
         let tools = Some(json(r#"[{"type": "function", "z": 1, "a": 2.50}]"#));
-        let read = Conversation::read(vec![calling, answering], tools, None).expect("in order");
+        let read =
+            Conversation::read(vec![calling, answering], tools, None, None).expect("in order");
         let chat = read.as_chat();
-        assert_eq!(chat.messages[0].content, None);
+        assert_eq!(chat.messages[0].content, Content::Absent);
         let same = |found: &JsonObject, wanted: &str| {
             assert_eq!(serde_json::to_string(found).expect("JSON"), wanted);
         };
@@ -155,7 +193,7 @@ mod tests {
         assert!(message.contains("content in every message that has no tool_calls"), "{message}");
         let half = json(&format!("[{{\"a\": \"{}\"}}]", "x".repeat(TEMPLATE_JSON_BYTES_MAX / 2)));
         let calling = Message { tool_calls: Some(half.clone()), ..Message::new("assistant", "") };
-        assert!(Conversation::read(vec![calling.clone()], None, None).is_ok());
+        assert!(Conversation::read(vec![calling.clone()], None, None, None).is_ok());
         let message = refusal(vec![calling], None, Some(half));
         assert!(message.contains("at most 1048576 bytes"), "{message}");
     }

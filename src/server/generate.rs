@@ -154,7 +154,10 @@ fn read(
     let deadline = read_deadline(params.deadline_ms)?;
     let conversation = params
         .messages
-        .map(|messages| Conversation::read(messages, params.tools, params.documents))
+        .map(|messages| {
+            let variables = params.chat_template_kwargs;
+            Conversation::read(messages, params.tools, params.documents, variables)
+        })
         .transpose()?;
     let prompt = one_prompt(params.prompt, params.tokens, conversation)?;
     let request = GenerateRequest {
@@ -186,6 +189,7 @@ fn check_for_messages(params: &GenerateParams) -> Result<(), ErrorObject> {
         ("on_context_full", shifts),
         ("tools", params.tools.is_some()),
         ("documents", params.documents.is_some()),
+        ("chat_template_kwargs", params.chat_template_kwargs.is_some()),
     ] {
         if given {
             return Err(out_of_range(field, "messages with it", "a prompt that has none"));

@@ -316,8 +316,8 @@ async fn apply_template(
     id: &RequestId,
     params: ApplyTemplateParams,
 ) -> Result<ApplyTemplateResult, ErrorObject> {
-    let ApplyTemplateParams { model, messages, tools, documents } = params;
-    let conversation = Conversation::read(messages, tools, documents)?;
+    let ApplyTemplateParams { model, messages, tools, documents, chat_template_kwargs } = params;
+    let conversation = Conversation::read(messages, tools, documents, chat_template_kwargs)?;
     let engine = connection.model_of_text(id, model.as_deref()).await?;
     let prompt = text::render(&engine, conversation).await?;
     Ok(ApplyTemplateResult { prompt })

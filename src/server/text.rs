@@ -92,7 +92,7 @@ pub async fn render(
     conversation: Conversation,
 ) -> Result<String, ErrorObject> {
     let chat = template(engine)?;
-    blocking(move || render_now(&chat, &conversation)).await
+    blocking(move || render_now(&chat, conversation)).await
 }
 
 /// Tokens of a conversation. A template may write BOS itself; then none is added.
@@ -106,7 +106,7 @@ pub async fn encode_conversation(
     let chat = template(engine)?;
     let tokenizer = Arc::clone(&engine.tokenizer);
     blocking(move || {
-        let prompt = render_now(&chat, &conversation)?;
+        let prompt = render_now(&chat, conversation)?;
         let add_special = !begins_with_bos(&tokenizer, &prompt);
         tokenizer.encode(&prompt, add_special, true).map_err(tokenizer_failed)
     })
@@ -125,7 +125,8 @@ fn template(engine: &EngineHandle) -> Result<Arc<ChatTemplate>, ErrorObject> {
     })
 }
 
-fn render_now(chat: &ChatTemplate, conversation: &Conversation) -> Result<String, ErrorObject> {
+fn render_now(chat: &ChatTemplate, conversation: Conversation) -> Result<String, ErrorObject> {
+    let conversation = conversation.adapted_to(chat);
     chat.render_conversation(&conversation.as_chat()).map_err(template_failed)
 }
 
