@@ -8,7 +8,7 @@
 //! server                       tokio and interprocess: the only async code
 //! protocol                     wire types
 //! engine                       one OS thread that owns everything below
-//! scheduler session sampler grammar tokenizer chat
+//! scheduler session sampler grammar tokenizer calls chat
 //! model kv_cache probe
 //! kernels                      one Rust file per shader: parameters, bindings, grid
 //! gpu                          recordings, buffer handles, the Executor trait: pure data
@@ -22,6 +22,7 @@
 //!
 //! ARCHITECTURE.md walks one prompt through them.
 
+pub mod calls;
 pub mod chat;
 pub mod cli;
 pub mod config;

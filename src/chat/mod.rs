@@ -54,6 +54,21 @@ pub enum Content {
     Parts(Vec<JsonObject>),
 }
 
+impl Content {
+    /// Its text, or the texts of its parts, one on each line.
+    #[must_use]
+    pub fn into_text(self) -> Option<String> {
+        match self {
+            Self::Absent | Self::Null => None,
+            Self::Text(text) => Some(text),
+            Self::Parts(parts) => {
+                let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+                Some(texts.collect::<Vec<_>>().join("\n"))
+            }
+        }
+    }
+}
+
 impl From<&str> for Content {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
@@ -224,16 +239,18 @@ impl ChatTemplate {
         let (tools, documents) = (objects(conversation.tools), objects(conversation.documents));
         let add = Json::Bool(conversation.add_generation_prompt);
         let (bos, eos) = (self.bos_text.as_str().into(), self.eos_text.as_str().into());
-        let mut variables = vec![
+        // Those that every template has come last: no other can take their place.
+        let more = conversation.variables.into_iter().flatten();
+        let mut variables: Vec<(&str, &Json)> =
+            more.map(|(name, value)| (name.as_str(), value)).collect();
+        variables.extend([
             ("messages", &messages),
             ("tools", &tools),
             ("documents", &documents),
             ("add_generation_prompt", &add),
             ("bos_token", &bos),
             ("eos_token", &eos),
-        ];
-        let more = conversation.variables.into_iter().flatten();
-        variables.extend(more.map(|(name, value)| (name.as_str(), value)));
+        ]);
         let program = match &self.with_tools {
             Some(with_tools) if !conversation.tools.is_empty() => with_tools,
             _ => &self.program,

@@ -16,6 +16,8 @@ pub(super) struct Shape {
     parts: bool,
     /// It writes arguments of calls that are objects, and not as Python shows them.
     objects: bool,
+    /// It writes arguments of calls that are texts of JSON.
+    argument_texts: bool,
 }
 
 impl Shape {
@@ -30,15 +32,21 @@ impl Shape {
             shown(ChatMessage { role: "user".to_owned(), content, fields: JsonObject::new() })
         };
         let parts = says(Content::Parts(vec![text_part(MARK.to_owned())]));
-        let function = json!({"name": "f", "arguments": {MARK: "v"}});
-        let calls = json!([{"id": "abcdefghi", "type": "function", "function": function}]);
-        let fields = JsonObject::from_iter([("tool_calls".to_owned(), calls)]);
-        let content = Content::Text(String::new());
-        let called = shown(ChatMessage { role: "assistant".to_owned(), content, fields });
+        let called = |arguments: Json| {
+            let function = json!({"name": "f", "arguments": arguments});
+            let calls = json!([{"id": "abcdefghi", "type": "function", "function": function}]);
+            let fields = JsonObject::from_iter([("tool_calls".to_owned(), calls)]);
+            let content = Content::Text(String::new());
+            shown(ChatMessage { role: "assistant".to_owned(), content, fields })
+        };
+        let object = json!({MARK: "v"});
+        let text = called(object.to_string().into());
+        let called = called(object);
         Self {
             texts: says(MARK.into()).contains(MARK),
             parts: parts.contains(MARK) && !parts.contains("type"),
             objects: called.contains(MARK) && !called.contains(&format!("'{MARK}'")),
+            argument_texts: text.contains(MARK),
         }
     }
 
@@ -54,12 +62,19 @@ impl Shape {
             other => other,
         };
         let calls = message.fields.get_mut("tool_calls").and_then(Json::as_array_mut);
-        for call in calls.into_iter().flatten().filter(|_| self.objects) {
+        for call in calls.into_iter().flatten() {
             let holder = if call.get("function").is_some() { &mut call["function"] } else { call };
-            let text = holder.get("arguments").and_then(Json::as_str);
-            let object = text.and_then(|text| serde_json::from_str::<JsonObject>(text).ok());
-            if let Some(object) = object {
-                holder["arguments"] = object.into();
+            let adapted = match holder.get("arguments") {
+                Some(Json::String(text)) if self.objects => {
+                    serde_json::from_str::<JsonObject>(text).ok().map(Json::Object)
+                }
+                Some(object @ Json::Object(_)) if !self.objects && self.argument_texts => {
+                    Some(object.to_string().into())
+                }
+                _ => None,
+            };
+            if let Some(arguments) = adapted {
+                holder["arguments"] = arguments;
             }
         }
         message

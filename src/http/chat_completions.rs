@@ -11,7 +11,7 @@ use super::fields::{self, Fields};
 use super::openai::{self, FINGERPRINT};
 use super::reply::{Gone, Reply, Sink};
 use super::router::{Route, Verb};
-use crate::chat::{ChatMessage, JsonObject};
+use crate::chat::{ChatMessage, Content, JsonObject};
 
 pub(super) const ROUTES: &[Route] = &[Route::new(
     Verb::Post,
@@ -142,6 +142,7 @@ fn read_message(message: &Fields<'_>) -> Result<ChatMessage, Failure> {
     if content.is_none() && !more.contains_key("tool_calls") && role != "assistant" {
         return Err(message.missing("content", "a string or an array of parts"));
     }
+    let content = content.map_or(Content::Absent, Content::Text);
     Ok(ChatMessage { role, content, fields: more })
 }
 

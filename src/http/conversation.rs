@@ -236,11 +236,26 @@ async fn tokens(model: &InUse, mut task: Task) -> Result<(Vec<u32>, Task), Failu
                 ToolChoice::None => Vec::new(),
                 _ => task.tools.clone(),
             };
-            let messages = with_one_system(messages);
-            text::encode_conversation(model, Conversation::new(messages, tools)).await?
+            let conversation = Conversation::new(with_one_system(messages), tools);
+            text::encode_conversation(model, conversation.with_variables(variables(&task))).await?
         }
     };
     Ok((tokens, task))
+}
+
+/// The variables of the chat template that a task sets.
+fn variables(task: &Task) -> JsonObject {
+    let mut variables = task.template.clone();
+    let on = task.thinking.on.map(serde_json::Value::from);
+    let effort = task.thinking.effort.as_deref().map(serde_json::Value::from);
+    for (name, value) in
+        [("enable_thinking", on.clone()), ("thinking", on), ("reasoning_effort", effort)]
+    {
+        if let Some(value) = value {
+            variables.entry(name).or_insert(value);
+        }
+    }
+    variables
 }
 
 /// Most templates take one system message, the first: those that begin a conversation become one.
@@ -248,7 +263,7 @@ fn with_one_system(mut messages: Vec<ChatMessage>) -> Vec<ChatMessage> {
     let count = messages.iter().take_while(|message| message.role == "system").count();
     if count > 1 {
         let texts: Vec<String> =
-            messages.drain(..count).filter_map(|message| message.content).collect();
+            messages.drain(..count).filter_map(|message| message.content.into_text()).collect();
         messages.insert(0, ChatMessage::new("system", texts.join("\n\n")));
     }
     messages

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::chat::ChatMessage;
+use crate::chat::{ChatMessage, Content};
 
 /// Most responses of one user.
 const USER_RESPONSES_MAX: usize = 256;
@@ -34,7 +34,13 @@ impl Stored {
     fn bytes(&self) -> usize {
         let json = |value: &Value| value.to_string().len();
         let message = |message: &ChatMessage| {
-            let text = message.content.as_ref().map_or(0, String::len);
+            let text = match &message.content {
+                Content::Text(text) => text.len(),
+                Content::Parts(parts) => {
+                    parts.iter().flat_map(|part| part.values()).map(json).sum()
+                }
+                Content::Absent | Content::Null => 0,
+            };
             text + message.fields.values().map(json).sum::<usize>()
         };
         json(&self.response)

@@ -21,7 +21,14 @@ impl Conversation {
     /// Messages and tools that were checked already.
     #[must_use]
     pub fn new(messages: Vec<ChatMessage>, tools: Vec<JsonObject>) -> Self {
-        Self { messages, tools, documents: Vec::new() }
+        Self { messages, tools, documents: Vec::new(), variables: None }
+    }
+
+    /// The same with further variables of the template.
+    #[must_use]
+    pub fn with_variables(mut self, variables: JsonObject) -> Self {
+        self.variables = Some(variables);
+        self
     }
 
     /// Checks what a client sent.
