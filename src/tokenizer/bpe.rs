@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::merge::{Merge, Merger, NO_TOKEN};
+use super::meter::Meter;
 use super::pre::{self, PreTokenizer};
 use super::pre_names::Spelling;
 use super::vocab::Vocab;
@@ -71,29 +72,44 @@ impl Bpe {
         id.or_else(|| self.unlisted.get(text).copied()).unwrap_or(NO_TOKEN)
     }
 
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, lower: bool, out: &mut Vec<u32>) {
+    /// Whether every byte that no merge takes becomes a token of its own.
+    pub(super) fn keeps_every_byte(&self) -> bool {
+        let all = !self.byte_ids.contains(&NO_TOKEN);
+        all && matches!(self.spelling(), Spelling::Bytes | Spelling::Escaped)
+    }
+
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        lower: bool,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) {
         match self.spelling() {
-            Spelling::Bytes => self.encode_bytes(vocab, text, out),
+            Spelling::Bytes => self.encode_bytes(vocab, text, meter, out),
             Spelling::Escaped => {
                 let text = text.replace(' ', super::encode::SPM_SPACE);
                 let mut merger = Merger::default();
-                self.pre.split(&text, &mut |word| self.merge_word(vocab, word, &mut merger, out));
+                self.pre.split(&text, &mut |word| {
+                    self.merge_word(vocab, word, &mut merger, meter, out);
+                });
             }
             Spelling::Spaceless => {
                 let mut merger = Merger::default();
                 for word in text.split_whitespace() {
                     if lower {
                         let word: String = word.chars().map(unicode::lower_case).collect();
-                        self.merge_word(vocab, &word, &mut merger, out);
+                        self.merge_word(vocab, &word, &mut merger, meter, out);
                     } else {
-                        self.merge_word(vocab, word, &mut merger, out);
+                        self.merge_word(vocab, word, &mut merger, meter, out);
                     }
                 }
             }
         }
     }
 
-    fn encode_bytes(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode_bytes(&self, vocab: &Vocab, text: &str, meter: &mut Meter<'_>, out: &mut Vec<u32>) {
         // What each byte begins as; only now and then is it not simply the byte's token.
         let first_ids: [u32; 256] = std::array::from_fn(|byte| match self.byte_ids[byte] {
             NO_TOKEN => self.id(vocab, &written_byte(byte as u8, Spelling::Bytes)),
@@ -102,6 +118,9 @@ impl Bpe {
         let mut merger = Merger::default();
         let mut written = String::new();
         self.pre.split(text, &mut |word| {
+            if !has_more(word, meter, out) {
+                return;
+            }
             if self.pre.rule().ignore_merges {
                 written.clear();
                 written.extend(word.bytes().map(byte_level::byte_to_char));
@@ -114,12 +133,22 @@ impl Bpe {
             for byte in word.bytes() {
                 merger.push(1, first_ids[byte as usize]);
             }
-            self.run(vocab, word, &mut merger, out);
+            self.run(vocab, word, &mut merger, meter, out);
         });
     }
 
     /// Merges the characters of a word that is spelled as it is.
-    fn merge_word(&self, vocab: &Vocab, word: &str, merger: &mut Merger, out: &mut Vec<u32>) {
+    fn merge_word(
+        &self,
+        vocab: &Vocab,
+        word: &str,
+        merger: &mut Merger,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) {
+        if !has_more(word, meter, out) {
+            return;
+        }
         let rule = self.pre.rule();
         let is_line_ends = rule.keeps_line_ends_whole && word.bytes().all(|byte| byte == b'\n');
         if let Some(id) = vocab.id(word.as_bytes())
@@ -133,14 +162,24 @@ impl Bpe {
             let len = c.len_utf8();
             merger.push(len as u32, self.id(vocab, &word[at..at + len]));
         }
-        self.run(vocab, word, merger, out);
+        self.run(vocab, word, merger, meter, out);
     }
 
-    fn run(&self, vocab: &Vocab, word: &str, merger: &mut Merger, out: &mut Vec<u32>) {
-        merger.run(|left, right| {
+    fn run(
+        &self,
+        vocab: &Vocab,
+        word: &str,
+        merger: &mut Merger,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) {
+        merger.run(meter, |left, right| {
             let (key, id) = *self.merges.get(&(left.id, right.id))?;
             Some(Merge { key, id })
         });
+        if meter.is_stopped() {
+            return;
+        }
         for symbol in merger.merged() {
             if (symbol.id as usize) < vocab.len() {
                 out.push(symbol.id);
@@ -153,6 +192,11 @@ impl Bpe {
             out.extend(ids.filter(|id| *id != NO_TOKEN));
         }
     }
+}
+
+/// Counts the next word; false where the meter stops.
+fn has_more(word: &str, meter: &mut Meter<'_>, out: &[u32]) -> bool {
+    meter.advance(word.len()) && meter.has_tokens(out.len())
 }
 
 /// The text of the token that stands for a byte alone.

@@ -1,6 +1,7 @@
 //! Text to tokens.
 
 use super::bpe::Bpe;
+use super::meter::Meter;
 use super::pre_names::Spelling;
 use super::specials::Fragment;
 use super::spm::Spm;
@@ -87,6 +88,15 @@ impl Model {
         matches!(self, Self::Bpe(bpe) if bpe.spelling() == Spelling::Bytes)
     }
 
+    /// Whether no token stands for more bytes than its text has.
+    pub(super) fn keeps_every_byte(&self) -> bool {
+        match self {
+            Self::Bpe(bpe) => bpe.keeps_every_byte(),
+            Self::Spm(_) => true,
+            Self::WordPiece(_) | Self::Unigram(_) => false,
+        }
+    }
+
     /// Whether a space that no text has is put before the text.
     pub(super) fn puts_space_first(&self) -> bool {
         match self {
@@ -113,36 +123,59 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
+        let mut out = Vec::new();
+        self.encode_into(text, add_special, parse_special, &mut Meter::unlimited(), &mut out)?;
+        Ok(out)
+    }
+
+    /// The same, appended to `out`, as far as the meter lets it go. Past its limit of tokens, `out`
+    /// has at least as many, which are the first of the text's.
+    ///
+    /// # Errors
+    /// As [`Self::encode`], and where the meter stops.
+    pub fn encode_into(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit: TEXT_BYTES_MAX });
         }
-        let mut out = Vec::with_capacity(text.len() / 4 + 2);
+        out.reserve(text.len() / 8 + 2);
         out.extend(self.added_bos.filter(|_| add_special));
         if !text.is_empty() {
             let mut behind_special = true;
-            for fragment in self.specials.split(&self.vocab, text, parse_special) {
+            let fragments = self.specials.split(&self.vocab, text, parse_special, meter);
+            for fragment in fragments.into_iter().flatten() {
                 match fragment {
                     Fragment::Token(id) => out.push(id),
-                    Fragment::Text(text) => self.encode_text(text, behind_special, &mut out)?,
+                    Fragment::Text(text) => self.encode_text(text, behind_special, meter, out)?,
                 }
+                meter.has_tokens(out.len());
+                meter.check()?;
                 behind_special = matches!(fragment, Fragment::Token(_));
             }
+            meter.check()?;
         }
         out.extend(self.added_end.filter(|_| add_special));
-        Ok(out)
+        Ok(())
     }
 
     fn encode_text(
         &self,
         text: &str,
         behind_special: bool,
+        meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         match &self.model {
-            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, self.lowercase, out),
-            Model::Spm(spm) => spm.encode(&self.vocab, text, behind_special, out)?,
-            Model::WordPiece(wordpiece) => wordpiece.encode(&self.vocab, text, out),
-            Model::Unigram(unigram) => unigram.encode(&self.vocab, text, out)?,
+            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, self.lowercase, meter, out),
+            Model::Spm(spm) => spm.encode(&self.vocab, text, behind_special, meter, out)?,
+            Model::WordPiece(wordpiece) => wordpiece.encode(&self.vocab, text, meter, out),
+            Model::Unigram(unigram) => unigram.encode(&self.vocab, text, meter, out)?,
         }
         Ok(())
     }

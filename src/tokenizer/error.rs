@@ -95,6 +95,15 @@ pub enum TokenizerError {
         /// The number of tokens.
         vocab_size: usize,
     },
+    /// The caller's flag was raised.
+    #[error("encoding was cancelled")]
+    Cancelled,
+    /// More tokens than the caller wants.
+    #[error("the text has more than {limit} tokens")]
+    TooManyTokens {
+        /// The most.
+        limit: usize,
+    },
     /// Text too long for one call.
     #[error("the text has {bytes} bytes; at most {limit} can be encoded at once")]
     TextTooLong {

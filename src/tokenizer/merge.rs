@@ -4,6 +4,7 @@
 //! merges, its neighbours make new pairs, and pairs whose symbols changed since are dropped when
 //! they come up. n symbols take O(n log n) time, however long the word is.
 
+use super::meter::Meter;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -69,12 +70,19 @@ impl Merger {
         self.symbols.push(Symbol { start, len, id, prev, next: END });
     }
 
-    /// Merges until no pair can; `find` says what two neighbours merge into.
-    pub(super) fn run(&mut self, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) {
+    /// Merges until no pair can, or the meter stops; `find` says what two neighbours merge into.
+    pub(super) fn run(
+        &mut self,
+        meter: &mut Meter<'_>,
+        find: impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+    ) {
         for right in 1..self.symbols.len() as u32 {
             self.offer(right - 1, right, &find);
         }
         while let Some(Reverse(pair)) = self.heap.pop() {
+            if !meter.advance(1) {
+                return;
+            }
             let left = self.symbols[pair.left as usize];
             if left.len == 0 || left.next == END {
                 continue;
@@ -141,7 +149,9 @@ mod tests {
             merger.push(1, 0);
         }
         // Two of length 1 make 1; two of length 2 make 2.
-        merger.run(|l, r| (l.id == r.id).then_some(Merge { key: l.id, id: l.id + 1 }));
+        merger.run(&mut Meter::unlimited(), |l, r| {
+            (l.id == r.id).then_some(Merge { key: l.id, id: l.id + 1 })
+        });
         let got: Vec<_> = merger.merged().map(|s| (s.start, s.len, s.id)).collect();
         assert_eq!(got, [(0, 4, 2), (4, 1, 0)]);
     }
@@ -153,7 +163,7 @@ mod tests {
         for id in 0..3 {
             merger.push(1, id);
         }
-        merger.run(|l, r| match (l.id, r.id) {
+        merger.run(&mut Meter::unlimited(), |l, r| match (l.id, r.id) {
             (0, 1) => Some(Merge { key: 5, id: 10 }),
             (1, 2) => Some(Merge { key: 1, id: 11 }),
             _ => None,

@@ -17,6 +17,7 @@ mod encode;
 mod error;
 mod fuzz;
 mod merge;
+mod meter;
 mod pre;
 mod pre_names;
 mod prefixes;
@@ -36,6 +37,7 @@ mod tests;
 
 pub use error::TokenizerError;
 pub use fuzz::fuzz_tokenizer;
+pub use meter::Meter;
 pub use source::VocabSource;
 pub use stop_matcher::{StopMatcher, StopOutput};
 pub use stream::StreamDecoder;
@@ -148,6 +150,27 @@ impl Tokenizer {
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.added_bos.is_some()
+    }
+
+    /// Least number of tokens that a text can become, without a look at more than its spaces: none
+    /// is longer than the vocabulary's longest. 0 where a vocabulary writes one token for any
+    /// number of bytes that it does not know.
+    #[must_use]
+    pub fn tokens_min(&self, text: &str) -> usize {
+        if !self.model.keeps_every_byte() {
+            return 0;
+        }
+        let bytes = match self.specials.swallow() {
+            true => text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != 0xb).count(),
+            false => text.len(),
+        };
+        bytes / self.vocab.token_bytes_max().max(1)
+    }
+
+    /// Most bytes that tokens can become as text.
+    #[must_use]
+    pub fn text_bytes_max(&self, tokens: &[u32]) -> usize {
+        tokens.iter().filter_map(|token| self.token_text(*token)).map(str::len).sum()
     }
 
     /// Whether this token ends a generation.

@@ -2,6 +2,7 @@
 
 use super::encode::SPM_SPACE;
 use super::merge::{Merge, Merger, NO_TOKEN, key_of_score};
+use super::meter::Meter;
 use super::vocab::Vocab;
 use super::{TokenizerError, VocabSource};
 
@@ -38,6 +39,7 @@ impl Spm {
         vocab: &Vocab,
         text: &str,
         behind_special: bool,
+        meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let prefix = if self.add_space_prefix && behind_special { SPM_SPACE } else { "" };
@@ -48,11 +50,12 @@ impl Spm {
             let len = c.len_utf8();
             merger.push(len as u32, vocab.id(&bytes[at..at + len]).unwrap_or(NO_TOKEN));
         }
-        merger.run(|left, right| {
+        merger.run(meter, |left, right| {
             let start = left.start as usize;
             let id = vocab.id(&bytes[start..start + (left.len + right.len) as usize])?;
             Some(Merge { key: self.keys[id as usize], id })
         });
+        meter.check()?;
         for symbol in merger.merged() {
             if symbol.id != NO_TOKEN {
                 out.push(symbol.id);

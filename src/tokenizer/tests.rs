@@ -196,6 +196,54 @@ fn a_megabyte_takes_no_quadratic_time() {
 }
 
 #[test]
+fn many_user_defined_tokens_take_no_longer_than_few() {
+    const USER_DEFINED: usize = 50_000;
+    let mut source = bpe_source("gpt-2");
+    for n in 0..USER_DEFINED {
+        source.tokens.push(&format!("<tok{n:05}>"));
+        source.token_types.push(4);
+    }
+    let first = source.tokens.len() - USER_DEFINED;
+    let t = Tokenizer::new(source).unwrap();
+    // 8 MB.
+    let text: String = (0..800_000).map(|n| format!("<tok{:05}>", n % USER_DEFINED)).collect();
+    // Linear, a second at most; one pass for each token, minutes.
+    let start = Instant::now();
+    let ids = t.encode(&text, false, false).unwrap();
+    println!("{} bytes in {:?}", text.len(), start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
+    assert!(ids.iter().enumerate().all(|(n, id)| *id as usize == first + n % USER_DEFINED));
+}
+
+#[test]
+fn a_meter_ends_encoding_early_in_every_model() {
+    let spm = Tokenizer::new(spm_source()).unwrap();
+    let text = "hello ".repeat(100_000);
+    for (name, t) in [("bpe", bpe("gpt-2")), ("spm", spm)] {
+        let mut tokens = Vec::new();
+        let mut meter = Meter::new(10, &|| false);
+        let error = t.encode_into(&text, false, false, &mut meter, &mut tokens).unwrap_err();
+        assert!(matches!(error, TokenizerError::TooManyTokens { limit: 10 }), "{name}: {error}");
+        assert_eq!(tokens[..10], t.encode(&text, false, false).unwrap()[..10], "{name}");
+        let mut meter = Meter::new(usize::MAX, &|| true);
+        let error = t.encode_into(&text, false, false, &mut meter, &mut tokens).unwrap_err();
+        assert!(matches!(error, TokenizerError::Cancelled), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_text_has_at_least_the_tokens_that_its_length_says() {
+    let spm = Tokenizer::new(spm_source()).unwrap();
+    for t in [bpe("gpt-2"), bpe("llama-bpe"), spm] {
+        for text in ["", "hello", &"a".repeat(1000), &" ".repeat(1000), &"<tool>é".repeat(100)] {
+            let (least, found) = (t.tokens_min(text), t.encode(text, false, true).unwrap().len());
+            assert!(least <= found, "{least} {found} {text:.20}");
+            assert!(text.len() < 1000 || least >= 10, "{least}");
+        }
+    }
+}
+
+#[test]
 fn a_bad_vocabulary_is_refused_with_what_is_wrong() {
     let wrong = |source: VocabSource| Tokenizer::new(source).unwrap_err().to_string();
     let good = || bpe_source("gpt-2");

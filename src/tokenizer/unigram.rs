@@ -5,6 +5,7 @@
 
 use super::charsmap::Charsmap;
 use super::encode::SPM_SPACE;
+use super::meter::Meter;
 use super::prefixes::Prefixes;
 use super::vocab::{Kind, Vocab};
 use super::{TokenizerError, VocabSource};
@@ -66,6 +67,7 @@ impl Unigram {
         &self,
         vocab: &Vocab,
         text: &str,
+        meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         if text.len() > TEXT_BYTES_MAX {
@@ -73,7 +75,8 @@ impl Unigram {
             return Err(TokenizerError::TextTooLong { bytes, limit });
         }
         let text = self.normalize(vocab, text)?;
-        let best = self.search(vocab, &text);
+        let best = self.search(vocab, &text, meter);
+        meter.check()?;
         let first = out.len();
         let mut at = text.len();
         while at > 0 {
@@ -89,12 +92,12 @@ impl Unigram {
     }
 
     /// The best way to each place of `text` where a character ends.
-    fn search(&self, vocab: &Vocab, text: &[u8]) -> Vec<Best> {
+    fn search(&self, vocab: &Vocab, text: &[u8], meter: &mut Meter<'_>) -> Vec<Best> {
         let never = Best { score: f64::MIN, token: self.unknown, start: 0 };
         let mut best = vec![never; text.len() + 1];
         best[0].score = 0.0;
         let mut start = 0;
-        while start < text.len() {
+        while start < text.len() && meter.advance(1) {
             let so_far = best[start].score;
             let char_bytes = utf8_bytes(text[start]).min(text.len() - start);
             let mut offer = |end: usize, token: u32, score: f64| {

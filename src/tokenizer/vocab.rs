@@ -111,6 +111,11 @@ impl Vocab {
         self.ends.len()
     }
 
+    /// Length of the longest token.
+    pub(super) fn token_bytes_max(&self) -> usize {
+        self.token_bytes_max
+    }
+
     /// The token with this text.
     pub(super) fn id(&self, text: &[u8]) -> Option<u32> {
         if text.is_empty() || text.len() > self.token_bytes_max {

@@ -4,6 +4,7 @@
 //! bare, where BERT's own file marks the others with `##`.
 
 use super::encode::SPM_SPACE;
+use super::meter::Meter;
 use super::prefixes::Prefixes;
 use super::unicode::{classes, lower_case, without_accents};
 use super::vocab::Vocab;
@@ -36,18 +37,27 @@ impl WordPiece {
         })
     }
 
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) {
         let mut word = SPM_SPACE.to_owned();
-        let mut end_word = |word: &mut String| {
+        let end_word = |word: &mut String, out: &mut Vec<u32>| {
             if word.len() > SPM_SPACE.len() {
                 self.encode_word(vocab, word.as_bytes(), out);
                 word.truncate(SPM_SPACE.len());
             }
         };
         for c in text.chars() {
+            if !meter.advance(c.len_utf8()) || !meter.has_tokens(out.len()) {
+                return;
+            }
             let c = if self.strip_accents { without_accents(c) } else { c };
             if c.is_whitespace() {
-                end_word(&mut word);
+                end_word(&mut word, out);
                 continue;
             }
             let is_accent = self.strip_accents && classes().mark.has(c);
@@ -56,14 +66,14 @@ impl WordPiece {
             }
             let stands_alone = stands_alone(c);
             if stands_alone {
-                end_word(&mut word);
+                end_word(&mut word, out);
             }
             word.push(if self.lowercase { lower_case(c) } else { c });
             if stands_alone {
-                end_word(&mut word);
+                end_word(&mut word, out);
             }
         }
-        end_word(&mut word);
+        end_word(&mut word, out);
     }
 
     /// The longest tokens from the left, or the unknown token for all of it.
