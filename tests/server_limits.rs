@@ -5,8 +5,9 @@ mod server_support;
 
 use std::time::{Duration, Instant};
 
+use hob::engine::Owner;
 use serde_json::{Value, json};
-use server_support::{ADA, Bench, Client, FLOOD, HOLD, PATIENCE, code};
+use server_support::{ADA, BOB, Bench, Client, EVE, FLOOD, HOLD, PATIENCE, code};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -144,26 +145,71 @@ async fn generations_past_the_limit_are_refused_and_others_are_not() {
     assert!(client.call("tokenize", json!({"text": "a"})).await["result"].is_object());
 }
 
+const STATUS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n";
+
 #[tokio::test]
 async fn connections_past_the_limit_are_told_so() {
     let bench = Bench::with(|options| options.connections_max = 1);
-    let first = bench.connect();
+    let mut first = bench.connect();
+    assert!(first.call("status", json!({})).await["result"].is_object());
     let mut second = bench.connect();
+    second.send_bytes(STATUS).await;
     assert_eq!(code(&second.message().await), -32017);
-    assert_eq!(second.next().await, None);
     drop(first);
     // Its place is free as soon as its task has ended.
     loop {
         let mut client = bench.connect();
-        // One that is refused may be closed before it has said anything.
-        let _ = client
-            .writer
-            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n")
-            .await;
+        client.send_bytes(STATUS).await;
         match client.message().await {
             reply if reply["result"].is_object() => return,
             refused => assert_eq!(code(&refused), -32017),
         }
+    }
+}
+
+#[tokio::test]
+async fn connections_of_one_user_shut_nobody_else_out() {
+    let bench = Bench::with(|options| options.connections_max = 8);
+    // Silent ones take no place, however many.
+    let silent: Vec<_> = (0..100).map(|_| bench.raw_as(EVE)).collect();
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut client = bench.connect_as(EVE);
+        assert!(client.call("status", json!({})).await["result"].is_object());
+        held.push(client);
+    }
+    let mut third = bench.connect_as(EVE);
+    third.send_bytes(STATUS).await;
+    let refused = third.message().await;
+    assert_eq!((code(&refused), &refused["error"]["data"]["limit"]), (-32017, &json!(2)));
+    for (owner, count) in [(ADA, 3), (BOB, 4), (Owner { uid: 0 }, 5)] {
+        let mut client = bench.connect_as(owner);
+        let status = client.call("status", json!({})).await;
+        assert_eq!(status["result"]["connections"], count, "{owner:?}: {status}");
+        held.push(client);
+    }
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_connection_at_rest_gives_its_place_to_who_holds_fewer_and_is_told_so() {
+    let mut bench = Bench::with(|options| {
+        options.connections_max = 3;
+        options.user_connections_max = 3;
+    });
+    let mut busy = bench.connect_as(EVE);
+    busy.ask(1, "generate", json!({"tokens": [HOLD]})).await;
+    bench.arrived().await;
+    let mut idle = bench.connect_as(EVE);
+    assert!(idle.call("status", json!({})).await["result"].is_object());
+    let mut newest = bench.connect_as(EVE);
+    assert!(newest.call("status", json!({})).await["result"].is_object());
+    let mut other = bench.connect_as(ADA);
+    assert!(other.call("status", json!({})).await["result"].is_object());
+    assert_eq!(code(&idle.message().await), -32017);
+    assert_eq!(idle.next().await, None);
+    for client in [&mut newest, &mut other] {
+        assert!(client.call("status", json!({})).await["result"].is_object());
     }
 }
 
@@ -221,4 +267,64 @@ async fn the_stop_cancels_answers_and_ends_in_time() {
     assert_eq!(busy.message().await["result"]["finish_reason"], "cancelled");
     assert_eq!(busy.next().await, None);
     assert_eq!(idle.next().await, None);
+}
+
+#[tokio::test]
+async fn a_reply_that_no_client_could_be_sent_is_refused_before_the_work() {
+    let bench = Bench::with(|options| options.outgoing_bytes_max = 64 * 1024);
+    let mut client = bench.connect();
+    let text = "a".repeat(1 << 20);
+    for (method, params) in [
+        ("tokenize", json!({"text": text})),
+        ("detokenize", json!({"tokens": vec![100; 200_000]})),
+        ("generate", json!({"tokens": vec![100; 2000], "prompt_logprobs": 20})),
+    ] {
+        let refused = client.call(method, params).await;
+        assert_eq!((code(&refused), &refused["error"]["data"]["limit"]), (-32043, &json!(65536)));
+    }
+    assert!(client.call("tokenize", json!({"text": "a"})).await["result"].is_object());
+}
+
+#[tokio::test]
+async fn errors_stay_small_whatever_a_request_repeats() {
+    let bench = Bench::start();
+    let mut client = bench.connect();
+    let huge = "y".repeat(4 << 20);
+    for (method, params) in [
+        (huge.as_str(), json!({})),
+        ("generate", json!({huge.as_str(): 1})),
+        ("generate", json!({"prompt": "a", "stop": [1, huge]})),
+        ("generate", json!({"prompt": "a", "session": huge})),
+        ("generate", json!({"messages": [{"role": "user", "content": "a", huge.as_str(): 1}]})),
+        ("session.info", json!({"session": huge})),
+        ("tokenize", json!({"text": "a", "model": huge})),
+    ] {
+        let refused = client.call(method, params).await;
+        assert!(refused["error"].is_object(), "{method:.20}");
+        assert!(refused.to_string().len() < 10_000, "{method:.20}: {}", refused.to_string().len());
+    }
+}
+
+#[tokio::test]
+async fn half_sent_frames_of_one_user_keep_no_other_from_sending() {
+    const FRAME: usize = 4 << 20;
+    let bench = Bench::with(|options| options.work_bytes_max = 8 << 20);
+    let mut half = Vec::new();
+    for _ in 0..8 {
+        let client = bench.raw_as(EVE);
+        client.writable().await.unwrap();
+        // As much as the socket takes: those past eve's share stay unread.
+        assert!(client.try_write(&vec![b' '; FRAME]).unwrap() > 64 * 1024);
+        half.push(client);
+    }
+    for owner in [ADA, BOB] {
+        let mut client = bench.connect_as(owner);
+        let text = "a".repeat(1 << 20);
+        assert!(client.call("tokenize", json!({"text": text})).await["result"].is_object());
+    }
+    drop(half);
+    // Whoever waited for their memory goes on.
+    let mut client = bench.connect_as(EVE);
+    let text = "a".repeat(1 << 20);
+    assert!(client.call("tokenize", json!({"text": text})).await["result"].is_object());
 }

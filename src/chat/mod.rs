@@ -69,6 +69,20 @@ impl Content {
     }
 }
 
+impl Content {
+    /// Bytes of its text, or of its parts as JSON.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Absent | Self::Null => 0,
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => {
+                parts.iter().flat_map(JsonObject::values).map(|part| part.to_string().len()).sum()
+            }
+        }
+    }
+}
+
 impl From<&str> for Content {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())

@@ -71,7 +71,7 @@ fn read_texts(named: &[String]) -> Result<Vec<String>, CliError> {
     }
     let piped = match std::io::stdin().is_terminal() {
         true => String::new(),
-        false => paths::read_stdin()?,
+        false => paths::read_stdin(paths::PROMPT_BYTES_MAX)?,
     };
     let lines = piped.lines().filter(|line| !line.is_empty());
     let texts: Vec<String> = lines.map(str::to_owned).collect();

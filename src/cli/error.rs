@@ -67,6 +67,12 @@ pub enum CliError {
         /// Why.
         source: io::Error,
     },
+    /// More comes than a command takes.
+    #[error("stdin has more than {bytes_max} bytes, the most that is read")]
+    StdinTooLong {
+        /// The most.
+        bytes_max: usize,
+    },
     /// A file cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     ReadFile {
@@ -329,6 +335,7 @@ impl CliError {
             Self::NoPrompt
             | Self::NoTexts
             | Self::StdinTwice { .. }
+            | Self::StdinTooLong { .. }
             | Self::NothingToMeasure
             | Self::Exists { .. }
             | Self::NotAFile { .. }

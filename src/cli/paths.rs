@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,12 @@ use super::args::GlobalOptions;
 use super::{CliError, output};
 use crate::config::Places;
 use crate::store::Store;
+
+/// Longest prompt, and texts to embed, from stdin: far more than any context holds.
+pub(crate) const PROMPT_BYTES_MAX: usize = 64 << 20;
+
+/// Longest text that the tokenizer takes at once.
+pub(crate) const TEXT_BYTES_MAX: usize = 1 << 30;
 
 /// A user whose stdin stays open this long without a byte may not know that it is waited for.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -92,15 +98,22 @@ pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
     utf8(bytes, &path.display().to_string())
 }
 
-/// Reads all of stdin, which must be UTF-8.
-pub(crate) fn read_stdin() -> Result<String, CliError> {
+/// Reads all of stdin, which must be UTF-8, if it ends within so many bytes.
+pub(crate) fn read_stdin(bytes_max: usize) -> Result<String, CliError> {
     if io::stderr().is_terminal() && is_silent(io::stdin(), SILENCE) {
         output::note(&"waiting for stdin to end (on a terminal Ctrl-D ends it)");
     }
+    utf8(read_up_to(io::stdin().lock(), bytes_max)?, "stdin")
+}
+
+/// All of an input, as far as it ends within so many bytes.
+fn read_up_to(input: impl Read, bytes_max: usize) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::stdin().lock(), &mut bytes)
+    input
+        .take(bytes_max as u64 + 1)
+        .read_to_end(&mut bytes)
         .map_err(|source| CliError::Stdin { source })?;
-    utf8(bytes, "stdin")
+    if bytes.len() > bytes_max { Err(CliError::StdinTooLong { bytes_max }) } else { Ok(bytes) }
 }
 
 /// Whether nothing comes of an input, not even its end, for so long.
@@ -121,6 +134,13 @@ fn utf8(bytes: Vec<u8>, what: &str) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_without_end_is_refused_at_the_limit() {
+        let error = read_up_to(io::repeat(b'y'), 1000).expect_err("endless");
+        assert!(matches!(error, CliError::StdinTooLong { bytes_max: 1000 }));
+        assert_eq!(read_up_to(&[b'y'; 1000][..], 1000).expect("it fits").len(), 1000);
+    }
 
     #[test]
     fn an_input_is_silent_until_it_says_something_or_ends() {

@@ -57,7 +57,7 @@ fn read_prompt(words: &[String]) -> Result<String, CliError> {
         return Err(CliError::StdinTwice { times });
     }
     let wanted = times == 1 || !std::io::stdin().is_terminal();
-    let piped = if wanted { paths::read_stdin()? } else { String::new() };
+    let piped = if wanted { paths::read_stdin(paths::PROMPT_BYTES_MAX)? } else { String::new() };
     let prompt = compose(words, &piped);
     if prompt.trim().is_empty() { Err(CliError::NoPrompt) } else { Ok(prompt) }
 }

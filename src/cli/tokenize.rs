@@ -14,7 +14,7 @@ use crate::tokenizer::{Tokenizer, VocabSource};
 pub(crate) fn tokenize(global: &GlobalOptions, options: &TokenizeOptions) -> Result<u8, CliError> {
     let fallback = options.tokenizer_fallback;
     let mut vocabulary = Vocabulary::open(global, options.model.as_deref(), fallback)?;
-    let text = paths::read_stdin()?;
+    let text = paths::read_stdin(paths::TEXT_BYTES_MAX)?;
     let tokens = vocabulary.tokens(text, options.add_special, options.parse_special)?;
     let mut output = Output::stdout();
     if options.json {
@@ -37,7 +37,7 @@ pub(crate) fn detokenize(
     let fallback = options.tokenizer_fallback;
     let mut vocabulary = Vocabulary::open(global, options.model.as_deref(), fallback)?;
     let tokens = if options.tokens.is_empty() {
-        serde_json::from_str(&paths::read_stdin()?)
+        serde_json::from_str(&paths::read_stdin(paths::TEXT_BYTES_MAX)?)
             .map_err(|source| CliError::NotTokenIds { source })?
     } else {
         options.tokens.clone()

@@ -96,9 +96,19 @@ pub(super) const KEYS: &[Key] = &[
         out_of_range: |c| outside(c.connections_max, 1, 4096),
     },
     Key {
+        name: "user_connections_max",
+        wanted: "an integer from 0 to 4096",
+        out_of_range: |c| outside(c.user_connections_max, 0, 4096),
+    },
+    Key {
         name: "frame_bytes_max",
         wanted: "an integer from 4096 to 268435456",
         out_of_range: |c| outside(c.frame_bytes_max, 4096, 256 * MIB),
+    },
+    Key {
+        name: "work_mib_max",
+        wanted: "an integer from 1 to 1048576",
+        out_of_range: |c| outside(c.work_mib_max, 1, 1 << 20),
     },
     Key {
         name: "outgoing_bytes_max",

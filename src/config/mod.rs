@@ -258,8 +258,12 @@ pub struct Config {
     pub requests_in_flight_max: u32,
     /// Connections at once.
     pub connections_max: u32,
+    /// Connections of one user; 0: a quarter of all.
+    pub user_connections_max: u32,
     /// Largest message, in bytes.
     pub frame_bytes_max: u32,
+    /// Requests and replies in work, of all clients, in MiB.
+    pub work_mib_max: u32,
     /// Bytes that may wait for one client to read them; past it, its connection is dropped.
     pub outgoing_bytes_max: u32,
     /// Longest time that one client may leave what waits for it unread, in milliseconds.
@@ -323,7 +327,9 @@ impl Default for Config {
             user_limits: BTreeMap::new(),
             requests_in_flight_max: 16,
             connections_max: 64,
+            user_connections_max: 0,
             frame_bytes_max: 8 * 1024 * 1024,
+            work_mib_max: 256,
             outgoing_bytes_max: 8 * 1024 * 1024,
             write_timeout_ms: 30_000,
             idle_unload: IdleTime::default(),

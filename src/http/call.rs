@@ -15,9 +15,16 @@ use super::error::Failure;
 use super::fields::Fields;
 use super::reply::{Gone, Reply, Sink};
 use super::router::{self, PathParams};
+use crate::server::Share;
 
 /// Largest body: histories of agents are several MiB.
 pub(super) const BODY_BYTES_MAX: usize = 32 << 20;
+
+/// A body that counts in nobody's memory.
+const BODY_BYTES_FREE: usize = 64 * 1024;
+
+/// A body is in memory as it came, and as it was read.
+const COPIES: usize = 2;
 
 /// Longest id of a request that is taken from its client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -30,6 +37,8 @@ pub(super) struct Call {
     params: PathParams,
     query: String,
     body: Bytes,
+    /// Memory of the body, and of what is read from it.
+    _share: Share,
 }
 
 impl Call {
@@ -46,9 +55,14 @@ impl Call {
         if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
             return Err(Failure::encoded_body(encoding));
         }
+        let mut share = caller.host.share(caller.owner);
+        let bytes = body.size_hint().upper().map_or(BODY_BYTES_MAX, |bytes| bytes as usize);
+        if bytes > BODY_BYTES_FREE {
+            share.grow_to(bytes.min(BODY_BYTES_MAX) * COPIES).await;
+        }
         let body = read_body(body, caller.state.times.body).await?;
         let query = uri.query().unwrap_or_default().to_owned();
-        Ok(Self { caller, id, headers, params, query, body })
+        Ok(Self { caller, id, headers, params, query, body, _share: share })
     }
 
     /// The body's JSON object.

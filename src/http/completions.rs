@@ -30,7 +30,10 @@ async fn complete(call: Call) -> Result<Reply, Failure> {
         let task = Task { input, ..task.clone() };
         let prepared = conversation::prepare(&call.caller, task).await?;
         let echo = match form.echo {
-            true => text::decode(&prepared.model, prepared.tokens.clone()).await?,
+            true => {
+                let job = call.caller.host.job(call.caller.owner);
+                text::decode(&job, &prepared.model, prepared.tokens.clone()).await?
+            }
             false => String::new(),
         };
         answers.extend(start(&call, form, prepared, &echo).await?);

@@ -18,7 +18,7 @@ use super::error::{Failure, Shape};
 use super::io::{Io, Phase, lost};
 use super::reply::{Outcome, Reply};
 use super::{State, TABLES, router};
-use crate::server::Link;
+use crate::server::{self, Link};
 
 /// Largest head.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -28,13 +28,15 @@ const HEADERS_MAX: usize = 100;
 
 /// Serves a client until it is gone, too slow, or the server stops.
 pub(super) async fn serve(link: Link, state: Arc<State>) {
-    let Link { stream, owner, host } = link;
+    let at_work = link.busy();
+    let Link { stream, owner, host, .. } = link;
     let stream = Arc::new(stream);
     let head_patience = state.times.head;
     let (phase, watching) = watch::channel(Phase::Idle);
     let io = Io::new(Arc::clone(&stream), phase.clone(), host.options().write_timeout);
     let caller = Caller { owner, host: host.clone(), state };
-    let service = service_fn(move |request| answer(caller.clone(), request, Busy::new(&phase)));
+    let service =
+        service_fn(move |request| answer(caller.clone(), request, Busy::new(&phase, at_work())));
     let mut serving = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -70,18 +72,21 @@ pub(super) async fn serve(link: Link, state: Arc<State>) {
 }
 
 /// A request is being read or answered, as long as this lives.
-struct Busy(watch::Sender<Phase>);
+struct Busy {
+    phase: watch::Sender<Phase>,
+    _at_work: server::Busy,
+}
 
 impl Busy {
-    fn new(phase: &watch::Sender<Phase>) -> Self {
+    fn new(phase: &watch::Sender<Phase>, at_work: server::Busy) -> Self {
         phase.send_replace(Phase::Busy);
-        Self(phase.clone())
+        Self { phase: phase.clone(), _at_work: at_work }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.send_replace(Phase::Idle);
+        self.phase.send_replace(Phase::Idle);
     }
 }
 

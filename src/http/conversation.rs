@@ -212,14 +212,15 @@ pub(super) async fn prepare(caller: &Caller, task: Task) -> Result<Prepared, Fai
         let architecture = model.model.architecture.clone();
         return Err(ErrorObject::from(AdmitError::NoGeneration { architecture }).into());
     }
-    let (tokens, task) = tokens(&model, task).await?;
+    let context_tokens = Some(model.model.context_tokens);
+    let (tokens, task) = tokens(caller, &model, task, context_tokens).await?;
     Ok(Prepared { model, tokens, task })
 }
 
 /// The prompt's tokens of a task, without the model on the device: what a request would count.
 pub(super) async fn count(caller: &Caller, task: Task) -> Result<usize, Failure> {
     let model = caller.model_of_text(task.model.as_deref()).await?;
-    Ok(tokens(&model, task).await?.0.len())
+    Ok(tokens(caller, &model, task, None).await?.0.len())
 }
 
 /// Prepares a task and starts it.
@@ -227,9 +228,16 @@ pub(super) async fn start(caller: &Caller, task: Task) -> Result<Running, Failur
     prepare(caller, task).await?.start(caller).await
 }
 
-async fn tokens(model: &InUse, mut task: Task) -> Result<(Vec<u32>, Task), Failure> {
+/// The prompt's tokens. With a context's tokens, what cannot fit is refused before it is tokenized.
+async fn tokens(
+    caller: &Caller,
+    model: &InUse,
+    mut task: Task,
+    context_tokens: Option<u32>,
+) -> Result<(Vec<u32>, Task), Failure> {
+    let job = caller.host.job(caller.owner);
     let tokens = match std::mem::take(&mut task.input) {
-        Input::Text(prompt) => text::encode(model, prompt, true, true).await?,
+        Input::Text(prompt) => text::encode_prompt(&job, model, prompt, context_tokens).await?,
         Input::Tokens(tokens) => tokens,
         Input::Messages(messages) => {
             let tools = match task.tool_choice {
@@ -237,7 +245,8 @@ async fn tokens(model: &InUse, mut task: Task) -> Result<(Vec<u32>, Task), Failu
                 _ => task.tools.clone(),
             };
             let conversation = Conversation::new(with_one_system(messages), tools);
-            text::encode_conversation(model, conversation.with_variables(variables(&task))).await?
+            let conversation = conversation.with_variables(variables(&task));
+            text::encode_conversation(&job, model, conversation, context_tokens).await?
         }
     };
     Ok((tokens, task))

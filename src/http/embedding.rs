@@ -7,7 +7,8 @@ use super::error::Failure;
 use crate::engine::{AdmitError, CancelFlag, EmbedRequest, EngineCommand, Priority};
 use crate::model::normalise;
 use crate::protocol::{ErrorCode, ErrorObject};
-use crate::server::{InUse, embed_texts_max, text};
+use crate::server::text::{self, Job};
+use crate::server::{InUse, embed_texts_max};
 
 /// What is to be embedded.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ pub(super) async fn embed(caller: &Caller, task: Task) -> Result<Embedded, Failu
         let message = format!("field \"dimensions\": wanted 1 to {whole}, found {dimensions}");
         return Err(Failure::invalid("dimensions", message));
     }
-    let texts = tokens(&model, task.input, task.truncate).await?;
+    let texts = tokens(&caller.host.job(caller.owner), &model, task.input, task.truncate).await?;
     let prompt_tokens = texts.iter().map(Vec::len).sum();
     let (reply, answer) = oneshot::channel();
     let request = EmbedRequest {
@@ -90,7 +91,12 @@ pub(super) async fn embed(caller: &Caller, task: Task) -> Result<Embedded, Failu
     Ok(Embedded { model, vectors, prompt_tokens, compute_ms: result.compute_ms })
 }
 
-async fn tokens(model: &InUse, input: Input, truncate: bool) -> Result<Vec<Vec<u32>>, Failure> {
+async fn tokens(
+    job: &Job,
+    model: &InUse,
+    input: Input,
+    truncate: bool,
+) -> Result<Vec<Vec<u32>>, Failure> {
     let context_tokens = model.model.context_tokens as usize;
     let too_long = |prompt_tokens: usize| {
         let error = AdmitError::ContextFull { prompt_tokens, context_tokens };
@@ -106,9 +112,9 @@ async fn tokens(model: &InUse, input: Input, truncate: bool) -> Result<Vec<Vec<u
                 let message = format!("field \"input\": text {at} is empty");
                 return Err(Failure::invalid("input", message));
             }
-            let texts = text::encode_all(model, texts, context_tokens).await?;
+            let texts = text::encode_all(job, model, texts, context_tokens).await?;
             match texts.iter().find(|text| text.truncated && !truncate) {
-                Some(long) => Err(too_long(long.tokens_whole)),
+                Some(long) => Err(too_long(long.tokens_seen)),
                 None => Ok(texts.into_iter().map(|text| text.tokens).collect()),
             }
         }

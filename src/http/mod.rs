@@ -134,6 +134,14 @@ impl OtherProtocol for Http {
         matches!(first, b'G' | b'P' | b'H' | b'D' | b'O')
     }
 
+    fn refusal(&self, message: &str) -> Vec<u8> {
+        let body =
+            format!("{{\"error\":{{\"message\":{message:?},\"type\":\"overloaded_error\"}}}}");
+        let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+                    connection: close";
+        format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    }
+
     fn serve(&self, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(connection::serve(link, Arc::clone(&self.state)))
     }

@@ -34,13 +34,7 @@ impl Stored {
     fn bytes(&self) -> usize {
         let json = |value: &Value| value.to_string().len();
         let message = |message: &ChatMessage| {
-            let text = match &message.content {
-                Content::Text(text) => text.len(),
-                Content::Parts(parts) => {
-                    parts.iter().flat_map(|part| part.values()).map(json).sum()
-                }
-                Content::Absent | Content::Null => 0,
-            };
+            let text = message.content.bytes();
             text + message.fields.values().map(json).sum::<usize>()
         };
         json(&self.response)

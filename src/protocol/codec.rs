@@ -22,6 +22,17 @@ pub enum Framing {
     ContentLength,
 }
 
+impl Framing {
+    /// The framing of a connection, by the first byte that comes.
+    #[must_use]
+    pub fn of(first: u8) -> Self {
+        match first {
+            b'C' | b'c' => Self::ContentLength,
+            _ => Self::Newline,
+        }
+    }
+}
+
 /// The stream of bytes can no longer be cut into frames; the connection must end.
 #[derive(Debug, Error)]
 pub enum FrameError {
@@ -84,6 +95,15 @@ impl FrameDecoder {
     #[must_use]
     pub fn new(frame_bytes_max: usize) -> Self {
         Self { frame_bytes_max, framing: None, progress: Progress::Scanned(0) }
+    }
+
+    /// Most bytes of the frame that comes: as announced, or as many as may be.
+    #[must_use]
+    pub fn next_bytes_max(&self) -> usize {
+        match self.progress {
+            Progress::Body(bytes) => bytes,
+            Progress::Scanned(_) => self.frame_bytes_max,
+        }
     }
 
     /// The framing, once the first byte has come.
@@ -153,10 +173,7 @@ impl Decoder for FrameDecoder {
         let Some(first) = buffer.first() else {
             return Ok(None);
         };
-        let framing = *self.framing.get_or_insert(match first {
-            b'C' | b'c' => Framing::ContentLength,
-            _ => Framing::Newline,
-        });
+        let framing = *self.framing.get_or_insert(Framing::of(*first));
         match framing {
             Framing::Newline => self.decode_line(buffer),
             Framing::ContentLength => self.decode_lsp(buffer),

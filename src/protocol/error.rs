@@ -95,8 +95,59 @@ impl ErrorCode {
     /// The configuration does not let the caller in, and the connection is closed; or the method is
     /// for root and the daemon's own user.
     pub const NOT_ALLOWED: Self = Self(-32024);
+    /// The reply would be larger than what may wait for a client.
+    pub const REPLY_TOO_LARGE: Self = Self(-32043);
     /// Other programs have the device's memory; try again later.
     pub const MEMORY_SHORT: Self = Self(-32025);
+}
+
+/// Most characters of a message, and of a text in `data`, that reach the wire.
+const TEXT_CHARS_MAX: usize = 2000;
+
+/// Most characters of a message of serde's, which may repeat as much of the input as there is.
+const SERDE_CHARS_MAX: usize = 200;
+
+/// A foreign error's message, cut: it may repeat what a client sent.
+#[must_use]
+pub fn brief(error: impl fmt::Display) -> String {
+    let mut text = Cut { text: String::new(), left: SERDE_CHARS_MAX };
+    if fmt::write(&mut text, format_args!("{error}")).is_err() {
+        text.text.push('…');
+    }
+    text.text
+}
+
+/// Takes so many characters, then fails.
+struct Cut {
+    text: String,
+    left: usize,
+}
+
+impl fmt::Write for Cut {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        for c in more.chars() {
+            self.left = self.left.checked_sub(1).ok_or(fmt::Error)?;
+            self.text.push(c);
+        }
+        Ok(())
+    }
+}
+
+/// Cuts every text of a value.
+fn cut_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => cut(text),
+        Value::Array(values) => values.iter_mut().for_each(cut_texts),
+        Value::Object(members) => members.values_mut().for_each(cut_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn cut(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(TEXT_CHARS_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
 }
 
 /// The `error` of a reply.
@@ -116,6 +167,15 @@ impl ErrorObject {
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
+    }
+
+    /// The same error with every text cut to a bound: whatever it repeats of a request, an error is
+    /// no larger than that.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        cut(&mut self.message);
+        self.data.iter_mut().for_each(cut_texts);
+        self
     }
 
     /// The same error with `data`.
@@ -232,5 +292,28 @@ impl From<ParamsError> for ErrorObject {
             ParamsError::TooMany { limit } => json!({"limit": limit}),
         };
         Self { code: ErrorCode::INVALID_PARAMS, message, data: Some(data) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_message_is_cut_at_200_characters() {
+        assert_eq!(brief("short"), "short");
+        assert_eq!(brief("é".repeat(200)), "é".repeat(200));
+        assert_eq!(brief("é".repeat(1 << 20)), format!("{}…", "é".repeat(200)));
+    }
+
+    #[test]
+    fn an_error_is_bounded_whatever_it_repeats() {
+        let huge = "x".repeat(1 << 20);
+        let data = json!({"session": huge, "names": [huge], "limit": 3});
+        let error = ErrorObject::new(ErrorCode::UNKNOWN_SESSION, huge.clone()).with_data(data);
+        let error = error.bounded();
+        assert!(error.message.len() < 2100 && error.to_string().starts_with("xxx"));
+        assert!(serde_json::to_string(&error).expect("serialises").len() < 7000);
+        assert_eq!(error.data.expect("it stays")["limit"], 3);
     }
 }

@@ -11,6 +11,8 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use super::error::brief;
+
 /// Most members an object of the protocol may have; the largest known has 21.
 const MEMBERS_MAX: usize = 64;
 
@@ -74,6 +76,11 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const SIMILARITY_MIN: f64 = 0.6;
+    // The comparison takes the product of the lengths, and no name there is comes near.
+    const NAME_BYTES_MAX: usize = 64;
+    if name.len() > NAME_BYTES_MAX {
+        return None;
+    }
     known
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
@@ -223,7 +230,7 @@ fn explain(raw: &RawValue, error: &serde_json::Error) -> String {
     let text = raw.get();
     if text.starts_with(['[', '{']) || error.is_syntax() {
         // serde_json's message ends with a line and column inside the value.
-        format!("{}: {error}", describe(raw))
+        format!("{}: {}", describe(raw), brief(error))
     } else {
         describe(raw)
     }
@@ -242,7 +249,7 @@ pub(super) fn describe(raw: &RawValue) -> String {
     }
 }
 
-fn shorten(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     match text.char_indices().nth(FOUND_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -290,6 +297,25 @@ mod tests {
             fields.required::<String>("text", "a string"),
             Err(ParamsError::Missing { field: "text", .. })
         ));
+    }
+
+    #[test]
+    fn a_name_of_megabytes_is_compared_with_nothing() {
+        let name = "max_token".repeat(1 << 20);
+        assert_eq!(nearest(&name, ["max_tokens"]), None);
+        let raw = raw(&format!("{{\"{name}\": 3}}"));
+        let error = Fields::new(Some(&raw), KNOWN).expect_err("unknown");
+        assert!(error.to_string().len() < 100, "{error}");
+        assert_eq!(nearest("max_token", ["max_tokens"]), Some("max_tokens"));
+    }
+
+    #[test]
+    fn a_message_of_serdes_is_cut() {
+        let long = "y".repeat(1 << 20);
+        let raw = raw(&format!(r#"{{"tokens": [1, "{long}"]}}"#));
+        let fields = Fields::new(Some(&raw), KNOWN).expect("all fields are known");
+        let error = fields.optional::<Vec<u32>>("tokens", "token ids").expect_err("a string");
+        assert!(error.to_string().len() < 400, "{}", error.to_string().len());
     }
 
     #[test]

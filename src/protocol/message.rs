@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::error::{ErrorCode, ErrorObject};
-use super::fields::{Members, describe};
+use super::error::{ErrorCode, ErrorObject, brief};
+use super::fields::{Members, describe, shorten};
 
 /// Longest text id; each token notification repeats it.
 pub const ID_BYTES_MAX: usize = 256;
@@ -69,14 +69,15 @@ pub fn decode_request(frame: &[u8]) -> Result<RpcRequest<'_>, RequestError> {
     }
     let members: Members<'_> = serde_json::from_str(text).map_err(|error| {
         if error.is_data() {
-            return invalid(None, format!("the frame is no request: {error}"));
+            return invalid(None, format!("the frame is no request: {}", brief(&error)));
         }
         let position = byte_position(text, &error);
+        let error = brief(&error);
         parse_error(format!("the frame is not JSON: {error} (byte {position})"), position)
     })?;
     let id = members.get("id").map(read_id).transpose()?;
     if let Some(key) = members.duplicate() {
-        return Err(invalid(id, format!("{key:?} is given twice")));
+        return Err(invalid(id, format!("{:?} is given twice", shorten(key))));
     }
     let version = members.get("jsonrpc");
     if version.and_then(as_text).as_deref() != Some("2.0") {

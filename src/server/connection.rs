@@ -6,46 +6,39 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::Instant;
 use tokio_util::bytes::BytesMut;
-use tokio_util::codec::Decoder;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::Shared;
+use super::byte_budget::Share;
+use super::connection_table::Place;
+use super::frame_reader::FrameReader;
 use super::methods::Call;
 use super::models::InUse;
 use super::outgoing::Outgoing;
+use super::text::{self, Job};
+use super::text_pool::SHORT_BYTES_MAX;
 use crate::engine::{CancelFlag, Owner, SessionGuard};
 use crate::protocol::{
-    CancelResult, ErrorCode, ErrorObject, FrameDecoder, FrameError, Framing, ModelLoading,
+    CancelResult, ErrorCode, ErrorObject, FrameError, Framing, ModelLoading, RequestError,
     RequestId, decode_request, encode_frame, encode_notification, encode_response, method,
 };
-
-/// Room for one read.
-const READ_BYTES: usize = 16 * 1024;
-
-/// An empty buffer larger than this is given back: a connection at rest costs little, whatever it
-/// has sent before.
-const BUFFER_KEPT_BYTES: usize = 64 * 1024;
-
-/// How often a client that closed its sending side is looked at: whether it still reads.
-const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
 /// One client.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) owner: Owner,
+    place: Arc<Place>,
     outgoing: Outgoing,
     /// Known with the first byte that comes.
     framing: OnceLock<Framing>,
@@ -79,14 +72,21 @@ enum ReadEnd {
 
 impl Connection {
     /// Serves a client until it is gone, too slow, or the server stops.
-    pub(super) async fn serve(shared: Arc<Shared>, stream: UnixStream, owner: Owner) {
+    pub(super) async fn serve(
+        shared: Arc<Shared>,
+        stream: UnixStream,
+        owner: Owner,
+        place: Arc<Place>,
+    ) {
         let options = &shared.options;
         let (read_half, mut write_half) = stream.into_split();
-        let mut frames = FrameReader::new(read_half, options.frame_bytes_max);
+        let mut frames =
+            FrameReader::new(read_half, options.frame_bytes_max, shared.work.share(owner.uid));
         let write_timeout = options.write_timeout;
         let connection = Arc::new(Self {
             owner,
-            outgoing: Outgoing::new(options.outgoing_bytes_max),
+            place,
+            outgoing: Outgoing::new(options.outgoing_bytes_max, shared.work.share(owner.uid)),
             framing: OnceLock::new(),
             in_flight: Mutex::default(),
             unnamed: Mutex::default(),
@@ -102,17 +102,41 @@ impl Connection {
         };
         let replies = connection.outgoing.write_to(&mut write_half, write_timeout);
         let both = async { tokio::try_join!(requests, replies) };
+        let mut evicted = false;
         tokio::select! {
             biased;
             () = shared.abandoned.cancelled() => {}
             () = connection.dropped.cancelled() => {
-                warn!(uid = owner.uid, "connection dropped: the client does not read its replies");
+                if let Some(left_out) = shared.refusals.admit(owner.uid, Instant::now()) {
+                    warn!(
+                        uid = owner.uid,
+                        left_out, "connection dropped: the client does not read its replies"
+                    );
+                }
             }
+            () = connection.place.evicted().cancelled() => evicted = true,
             result = both => if let Err(error) = result {
                 debug!(uid = owner.uid, %error, "connection lost");
             },
         }
         connection.cancel_all();
+        if evicted {
+            connection.give_way(&write_half);
+        }
+    }
+
+    /// Tells the client why its connection ends, where that would not land inside a frame.
+    fn give_way(&self, half: &OwnedWriteHalf) {
+        debug!(
+            uid = self.owner.uid,
+            "connection closed: it was at rest, and others want its place"
+        );
+        if self.outgoing.is_empty() {
+            let message = "the connection was at rest, and there are too many; open it again";
+            let error = ErrorObject::new(ErrorCode::TOO_MANY_CONNECTIONS, message);
+            let framing = self.framing.get().copied().unwrap_or(Framing::Newline);
+            tell_end(half, framing, error);
+        }
     }
 
     /// Reads and answers requests until none can come and all are answered.
@@ -154,7 +178,11 @@ impl Connection {
                 self.framing.get_or_init(|| framing);
             }
             match frame {
-                Ok(Some(frame)) => self.accept(&frame, tasks).await,
+                Ok(Some((frame, share))) => tokio::select! {
+                    biased;
+                    () = self.shared.stopping.cancelled() => return ReadEnd::Stopping,
+                    () = self.accept(frame, share, tasks) => {}
+                },
                 Ok(None) => return ReadEnd::Closed,
                 Err(error) => return ReadEnd::Broken(error),
             }
@@ -162,24 +190,33 @@ impl Connection {
         }
     }
 
+    /// Reads a frame, a long one where long texts are worked on: it would hold up other clients.
+    async fn read(self: &Arc<Self>, frame: BytesMut) -> Result<ReadRequest, RequestError> {
+        if frame.len() <= SHORT_BYTES_MAX {
+            return read_request(&frame);
+        }
+        let never = CancelFlag::default();
+        let job = self.job(&never);
+        let read = job.run(frame.len(), move |_| Ok(read_request(&frame))).await;
+        read.unwrap_or_else(|error| Err(RequestError { id: None, error: Box::new(error) }))
+    }
+
     /// Answers a frame at once, or starts the task that will.
-    async fn accept(self: &Arc<Self>, frame: &[u8], tasks: &mut JoinSet<()>) {
-        let request = match decode_request(frame) {
-            Ok(request) => request,
+    async fn accept(self: &Arc<Self>, frame: BytesMut, share: Share, tasks: &mut JoinSet<()>) {
+        self.place.touch();
+        let (id, call) = match self.read(frame).await {
+            Ok((id, Ok(call))) => (id, call),
+            Ok((id, Err(error))) => {
+                debug!(uid = self.owner.uid, code = error.code.0, "request refused");
+                return self.refuse(id.as_ref(), error);
+            }
             Err(refusal) => {
                 let code = refusal.error.code.0;
                 debug!(uid = self.owner.uid, code, "not a request");
                 return self.reply::<()>(refusal.id.as_ref(), &Err(*refusal.error));
             }
         };
-        let call = match Call::read(&request.method, request.params) {
-            Ok(call) => call,
-            Err(error) => {
-                debug!(uid = self.owner.uid, code = error.code.0, "request refused");
-                return self.refuse(request.id.as_ref(), error);
-            }
-        };
-        let Some(id) = request.id else {
+        let Some(id) = id else {
             // A notification: nobody would get an answer.
             if let Call::Cancel(params) = call {
                 self.cancel(&params.id);
@@ -201,17 +238,20 @@ impl Connection {
         };
         let connection = Arc::clone(self);
         tasks.spawn(async move {
-            connection.answer(id, call, cancel).await;
+            connection.answer(id, call, cancel, share).await;
             drop(room);
         });
     }
 
-    async fn answer(self: &Arc<Self>, id: RequestId, call: Call, cancel: CancelFlag) {
+    async fn answer(self: &Arc<Self>, id: RequestId, call: Call, cancel: CancelFlag, share: Share) {
         let guard = Admitted { connection: self, id: &id };
+        let _busy = self.place.busy();
         let (method, large) = (call.method(), call.has_large_reply());
         let result = call.run(self, &id, &cancel).await;
         // Before the reply: who has read it may use the id again.
         drop(guard);
+        // What was sent is gone; the reply counts by itself.
+        drop(share);
         if let Err(error) = &result {
             debug!(uid = self.owner.uid, method, code = error.code.0, "request refused");
         }
@@ -221,6 +261,11 @@ impl Connection {
             return self.reply(Some(&id), &result);
         }
         self.reply(Some(&id), &result);
+    }
+
+    /// Work on a text for one of the client's requests.
+    pub(super) fn job(&self, cancel: &CancelFlag) -> Job {
+        Job::new(&self.shared, self.owner.uid, cancel)
     }
 
     /// Notes a request as in flight.
@@ -279,7 +324,17 @@ impl Connection {
     }
 
     fn reply<R: Serialize>(&self, id: Option<&RequestId>, result: &Result<R, ErrorObject>) {
-        self.send(encode_response(id, result));
+        let limit = self.shared.options.outgoing_bytes_max;
+        let body = match result {
+            Ok(_) => encode_response(id, result),
+            Err(error) => encode_response::<()>(id, &Err(error.clone().bounded())),
+        };
+        match body {
+            Ok(body) if body.len() > limit => {
+                self.send(encode_response::<()>(id, &Err(text::reply_too_large(limit))));
+            }
+            body => self.send(body),
+        }
     }
 
     /// Sends a notification behind what waits already.
@@ -353,82 +408,21 @@ impl Drop for Admitted<'_> {
     }
 }
 
+/// Sends the last message of a connection, as far as the socket's buffer has room for it.
+fn tell_end(half: &OwnedWriteHalf, framing: Framing, error: ErrorObject) {
+    if let Ok(body) = encode_response::<()>(None, &Err(error)) {
+        let _ = half.try_write(&encode_frame(framing, &body));
+    }
+}
+
+/// A request's id, and what it asks for.
+type ReadRequest = (Option<RequestId>, Result<Call, ErrorObject>);
+
+fn read_request(frame: &[u8]) -> Result<ReadRequest, RequestError> {
+    let request = decode_request(frame)?;
+    Ok((request.id, Call::read(&request.method, request.params)))
+}
+
 async fn all_done(tasks: &mut JoinSet<()>) {
     while tasks.join_next().await.is_some() {}
-}
-
-/// The receiving side, cut into frames.
-struct FrameReader {
-    half: OwnedReadHalf,
-    buffer: BytesMut,
-    decoder: FrameDecoder,
-    ended: bool,
-}
-
-impl FrameReader {
-    fn new(half: OwnedReadHalf, frame_bytes_max: usize) -> Self {
-        let decoder = FrameDecoder::new(frame_bytes_max);
-        Self { half, buffer: BytesMut::new(), decoder, ended: false }
-    }
-
-    fn framing(&self) -> Option<Framing> {
-        self.decoder.framing()
-    }
-
-    /// The next frame; `None` at the end. Nothing is lost when the future is dropped.
-    async fn next(&mut self) -> Result<Option<BytesMut>, FrameError> {
-        loop {
-            let frame = match self.ended {
-                true => self.decoder.decode_eof(&mut self.buffer)?,
-                false => self.decoder.decode(&mut self.buffer)?,
-            };
-            if frame.is_some() || self.ended {
-                return Ok(frame);
-            }
-            if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_KEPT_BYTES {
-                self.buffer = BytesMut::new();
-            }
-            self.buffer.reserve(READ_BYTES);
-            self.ended = self.half.read_buf(&mut self.buffer).await? == 0;
-        }
-    }
-
-    /// Waits until the client, whose sending side is closed, has closed the other one as well.
-    async fn hung_up(&self) {
-        loop {
-            match self.half.ready(Interest::WRITABLE).await {
-                Ok(ready) if !ready.is_write_closed() => sleep(HANG_UP_POLL).await,
-                _ => return,
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::AsyncWriteExt;
-    use tokio::time::timeout;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_large_frame_leaves_no_large_buffer_behind() {
-        const FRAME_BYTES: usize = 1 << 20;
-        let (mut peer, ours) = UnixStream::pair().expect("a pair of sockets");
-        let mut frames = FrameReader::new(ours.into_split().0, FRAME_BYTES);
-        let sending = tokio::spawn(async move {
-            let line = [&vec![b'x'; FRAME_BYTES][..], b"\n"].concat();
-            peer.write_all(&line).await.expect("it is read");
-            peer
-        });
-        let frame = frames.next().await.expect("within the limit").expect("a frame");
-        assert_eq!(frame.len(), FRAME_BYTES);
-        drop(frame);
-        let peer = sending.await.expect("it was sent");
-        // Waits for more, as a connection at rest does.
-        let waiting = timeout(Duration::from_millis(1), frames.next());
-        assert!(waiting.await.is_err());
-        assert!(frames.buffer.capacity() <= BUFFER_KEPT_BYTES, "{}", frames.buffer.capacity());
-        drop(peer);
-    }
 }

@@ -6,6 +6,7 @@ use super::methods::out_of_range;
 use crate::chat::{self, ChatMessage, Content, JsonObject};
 use crate::protocol::{
     ErrorObject, Message, MessageContent, OBJECTS_WANTED, TEMPLATE_JSON_BYTES_MAX, TemplateJson,
+    brief,
 };
 
 /// Messages, and what the model may use to answer them.
@@ -61,6 +62,11 @@ impl Conversation {
         self
     }
 
+    /// Bytes of the messages' texts.
+    pub(super) fn bytes(&self) -> usize {
+        self.messages.iter().map(|message| message.content.bytes()).sum()
+    }
+
     /// Up to where the model answers.
     pub(super) fn as_chat(&self) -> chat::Conversation<'_> {
         chat::Conversation {
@@ -97,7 +103,8 @@ fn objects(
     json: Option<&TemplateJson>,
 ) -> Result<Vec<JsonObject>, ErrorObject> {
     let Some(json) = json else { return Ok(Vec::new()) };
-    serde_json::from_str(json.0.get()).map_err(|error| out_of_range(field, OBJECTS_WANTED, error))
+    serde_json::from_str(json.0.get())
+        .map_err(|error| out_of_range(field, OBJECTS_WANTED, brief(error)))
 }
 
 /// Variables that the template has anyway keep their names to themselves.
@@ -105,7 +112,7 @@ fn template_variables(json: &TemplateJson) -> Result<JsonObject, ErrorObject> {
     const FIELD: &str = "chat_template_kwargs";
     let wanted = "an object whose members are variables of the template";
     let variables: JsonObject =
-        serde_json::from_str(json.0.get()).map_err(|error| out_of_range(FIELD, wanted, error))?;
+        serde_json::from_str(json.0.get()).map_err(|error| out_of_range(FIELD, wanted, brief(error)))?;
     let taken =
         ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
     match taken.iter().find(|name| variables.contains_key(**name)) {

@@ -28,11 +28,12 @@ pub(super) async fn embed(
     check(&params, &engine.model, connection.shared.options.outgoing_bytes_max)?;
     let deadline = read_deadline(params.deadline_ms)?;
     let context_tokens = engine.model.context_tokens as usize;
-    let texts = text::encode_all(engine, params.input.0, context_tokens).await?;
+    let texts =
+        text::encode_all(&connection.job(cancel), engine, params.input.0, context_tokens).await?;
     if let Some(text) = texts.iter().find(|text| text.truncated)
         && params.truncate == Some(false)
     {
-        let prompt_tokens = text.tokens_whole;
+        let prompt_tokens = text.tokens_seen;
         return Err(AdmitError::ContextFull { prompt_tokens, context_tokens }.into());
     }
     let (tokens, truncated): (Vec<_>, Vec<_>) =

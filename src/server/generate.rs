@@ -10,7 +10,8 @@ use super::connection::Connection;
 use super::conversation::Conversation;
 use super::methods::{engine_stopped, enqueue, out_of_range};
 use super::sessions::{act, find_session, read_lora};
-use super::{shift, text};
+use super::shift;
+use super::text;
 use crate::config::Sampling;
 use crate::engine::{
     AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
@@ -55,11 +56,15 @@ pub(super) async fn generate(
     let seed = request.sampling.seed;
     request.sampling = SamplingParams { seed, ..engine.model.sampling.with(sampling) };
     let mut shifted = None;
+    let job = connection.job(cancel);
+    let context_tokens = Some(engine.model.context_tokens);
     request.tokens = match (prompt, on_context_full) {
-        (Prompt::Text(prompt), _) => text::encode(engine, prompt, true, true).await?,
+        (Prompt::Text(prompt), _) => {
+            text::encode_prompt(&job, engine, prompt, context_tokens).await?
+        }
         (Prompt::Tokens(tokens), _) => tokens,
         (Prompt::Messages(conversation), OnContextFull::Error) => {
-            text::encode_conversation(engine, conversation).await?
+            text::encode_conversation(&job, engine, conversation, context_tokens).await?
         }
         (Prompt::Messages(conversation), OnContextFull::Shift) => {
             let context_tokens = match request.session {
@@ -67,11 +72,12 @@ pub(super) async fn generate(
                 None => engine.model.context_tokens,
             };
             let fitted =
-                shift::fit(engine, conversation, context_tokens, request.tokens_max).await?;
+                shift::fit(&job, engine, conversation, context_tokens, request.tokens_max).await?;
             shifted = fitted.1;
             fitted.0
         }
     };
+    check_reply(&request, connection.shared.options.outgoing_bytes_max)?;
     let (events, mut incoming) = mpsc::unbounded_channel();
     let limits = (cancel, request.deadline);
     let command = EngineCommand::Generate { request: Box::new(request), events };
@@ -100,6 +106,16 @@ pub(super) async fn generate(
         }
     }
     Err(engine_stopped())
+}
+
+/// Refuses log probabilities of a prompt that no reply has room for.
+fn check_reply(request: &GenerateRequest, bytes_max: usize) -> Result<(), ErrorObject> {
+    /// Of `{"id":1,"logprob":-1,"top":[]},` and of `[1,-1],`.
+    const TOKEN_BYTES_MIN: usize = 30;
+    const TOP_BYTES_MIN: usize = 7;
+    let Some(top) = request.prompt_logprobs else { return Ok(()) };
+    let bytes_min = request.tokens.len() * (TOKEN_BYTES_MIN + top as usize * TOP_BYTES_MIN);
+    if bytes_min > bytes_max { Err(text::reply_too_large(bytes_max)) } else { Ok(()) }
 }
 
 fn notification(

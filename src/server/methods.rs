@@ -3,7 +3,6 @@
 use std::future::pending;
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -15,7 +14,8 @@ use tokio::time::sleep_until;
 use super::connection::Connection;
 use super::conversation::Conversation;
 use super::models::InUse;
-use super::{embed, generate, lora, metrics, sessions, text};
+use super::text;
+use super::{embed, generate, lora, metrics, sessions};
 use crate::engine::{
     AdmitError, CancelFlag, Control, EngineCommand, EngineHandle, EngineStatus, Owner,
 };
@@ -155,10 +155,12 @@ impl Call {
             }
             Self::Embed(params) => serialise(&embed::embed(connection, id, *params, cancel).await?),
             Self::Cancel(_) => unreachable!("answered by the connection, which has the flags"),
-            Self::Tokenize(params) => serialise(&tokenize(connection, id, params).await?),
-            Self::Detokenize(params) => serialise(&detokenize(connection, id, params).await?),
+            Self::Tokenize(params) => serialise(&tokenize(connection, id, params, cancel).await?),
+            Self::Detokenize(params) => {
+                serialise(&detokenize(connection, id, params, cancel).await?)
+            }
             Self::ApplyTemplate(params) => {
-                serialise(&apply_template(connection, id, params).await?)
+                serialise(&apply_template(connection, id, params, cancel).await?)
             }
             Self::ModelList => serialise(&connection.shared.models.list().await),
             Self::ModelLoad(params) => serialise(&load_model(connection, id, params).await?),
@@ -292,12 +294,14 @@ async fn tokenize(
     connection: &Connection,
     id: &RequestId,
     params: TokenizeParams,
+    cancel: &CancelFlag,
 ) -> Result<TokenizeResult, ErrorObject> {
     let TokenizeParams { model, text, add_special, parse_special } = params;
     let (add_special, parse_special) =
         (add_special.unwrap_or(false), parse_special.unwrap_or(false));
     let engine = connection.model_of_text(id, model.as_deref()).await?;
-    let tokens = text::encode(&engine, text, add_special, parse_special).await?;
+    let tokens =
+        text::tokenize(&connection.job(cancel), &engine, text, add_special, parse_special).await?;
     Ok(TokenizeResult { tokens })
 }
 
@@ -305,9 +309,10 @@ async fn detokenize(
     connection: &Connection,
     id: &RequestId,
     params: DetokenizeParams,
+    cancel: &CancelFlag,
 ) -> Result<DetokenizeResult, ErrorObject> {
     let engine = connection.model_of_text(id, params.model.as_deref()).await?;
-    let text = text::decode(&engine, params.tokens).await?;
+    let text = text::decode(&connection.job(cancel), &engine, params.tokens).await?;
     Ok(DetokenizeResult { text })
 }
 
@@ -315,18 +320,19 @@ async fn apply_template(
     connection: &Connection,
     id: &RequestId,
     params: ApplyTemplateParams,
+    cancel: &CancelFlag,
 ) -> Result<ApplyTemplateResult, ErrorObject> {
     let ApplyTemplateParams { model, messages, tools, documents, chat_template_kwargs } = params;
     let conversation = Conversation::read(messages, tools, documents, chat_template_kwargs)?;
     let engine = connection.model_of_text(id, model.as_deref()).await?;
-    let prompt = text::render(&engine, conversation).await?;
+    let prompt = text::render(&connection.job(cancel), &engine, conversation).await?;
     Ok(ApplyTemplateResult { prompt })
 }
 
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
     let model = ModelFacts::from(&*shared.engine.model);
-    let connections = shared.connections.load(Ordering::Acquire);
+    let connections = shared.connections.count();
     let states = states(connection).await?;
     let counts = states.iter().map(|(model, status)| {
         ModelCounts::new(model.name.clone(), model.model.weights_bytes, status)
@@ -346,7 +352,7 @@ async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
 async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> {
     let states = states(connection).await?.into_iter();
     let models = states.map(|(model, status)| (model.name.clone(), status)).collect();
-    let connections = connection.shared.connections.load(Ordering::Acquire);
+    let connections = connection.shared.connections.count();
     Ok(MetricsResult { text: metrics::text(models, connections) })
 }
 

@@ -8,10 +8,14 @@
 //! `connection` (one client), `methods` and `generate` (one request).
 
 mod access;
+mod byte_budget;
 mod connection;
+mod connection_table;
 mod conversation;
 mod embed;
+mod frame_reader;
 mod generate;
+mod log_limit;
 mod lora;
 mod methods;
 mod metrics;
@@ -25,12 +29,13 @@ mod signals;
 mod sleep;
 mod socket;
 pub mod text;
+mod text_pool;
 mod watchdog;
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use interprocess::local_socket::traits::tokio::Listener as _;
@@ -45,6 +50,8 @@ use crate::engine::{EngineHandle, Owner};
 use crate::protocol::{ErrorCode, ErrorObject, Framing, encode_frame, encode_response};
 
 pub use access::{Access, AccessError, Peer, quotas};
+pub use byte_budget::Share;
+pub use connection_table::Busy;
 pub use conversation::Conversation;
 pub use embed::texts_max as embed_texts_max;
 pub use models::{InUse, Library, ModelSpec, Models};
@@ -54,7 +61,11 @@ pub use sleep::follow_sleep;
 pub use socket::{BoundSocket, SocketError};
 pub use watchdog::{Notice, watch};
 
+use byte_budget::ByteBudget;
 use connection::Connection;
+use connection_table::{ConnectionTable, Place, TableLimits};
+use log_limit::LogLimit;
+use text_pool::TextPool;
 
 /// How long to wait before accepting again when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -66,8 +77,12 @@ pub struct ServerOptions {
     pub frame_bytes_max: usize,
     /// Connections at once.
     pub connections_max: u32,
+    /// Connections of one user, but for root and the daemon's own; 0: a quarter of all.
+    pub user_connections_max: u32,
     /// Requests in flight on one connection.
     pub requests_in_flight_max: usize,
+    /// Bytes of requests and replies in work, of all clients.
+    pub work_bytes_max: usize,
     /// Bytes that may wait for one client.
     pub outgoing_bytes_max: usize,
     /// How long a client may leave what waits for it unread.
@@ -85,7 +100,9 @@ impl From<&Config> for ServerOptions {
         Self {
             frame_bytes_max: config.frame_bytes_max as usize,
             connections_max: config.connections_max,
+            user_connections_max: config.user_connections_max,
             requests_in_flight_max: config.requests_in_flight_max as usize,
+            work_bytes_max: (config.work_mib_max as usize) << 20,
             outgoing_bytes_max: config.outgoing_bytes_max as usize,
             write_timeout: Duration::from_millis(config.write_timeout_ms.into()),
             shutdown_timeout: Duration::from_millis(config.shutdown_timeout_ms.into()),
@@ -111,7 +128,10 @@ struct Shared {
     engine: EngineHandle,
     models: Models,
     options: ServerOptions,
-    connections: AtomicU32,
+    connections: Arc<ConnectionTable>,
+    refusals: LogLimit,
+    texts: TextPool,
+    work: Arc<ByteBudget>,
     /// What else than JSON-RPC is spoken on the socket.
     other: Option<Arc<dyn OtherProtocol>>,
     /// No new requests; running ones are cancelled and answered.
@@ -148,11 +168,17 @@ impl Server {
         options: ServerOptions,
         stop: CancellationToken,
     ) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        let limits = TableLimits::new(options.connections_max, options.user_connections_max, own);
+        let work = Arc::new(ByteBudget::new(options.work_bytes_max));
         let shared = Arc::new(Shared {
             engine: models.default_engine(),
             models,
             options,
-            connections: AtomicU32::new(0),
+            connections: Arc::new(ConnectionTable::new(limits)),
+            refusals: LogLimit::default(),
+            texts: TextPool::new(available_parallelism().map_or(1, Into::into)),
+            work,
             other,
             stopping: stop,
             abandoned: CancellationToken::new(),
@@ -166,34 +192,25 @@ impl Server {
         if self.shared.options.access.allows(peer) {
             return self.serve_stream(stream, owner);
         }
-        warn!(
-            uid = peer.uid,
-            gid = peer.gid,
-            "connection refused: not in allow_users or allow_groups"
-        );
+        if let Some(left_out) = self.shared.refusals.admit(peer.uid, Instant::now()) {
+            warn!(
+                uid = peer.uid,
+                gid = peer.gid,
+                left_out,
+                "connection refused: not in allow_users or allow_groups"
+            );
+        }
         let message = "the configuration of this daemon does not let you in (allow_users, \
                        allow_groups)";
-        refuse(&stream, ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
+        // It has said nothing yet: its framing is not known, so a line it is.
+        refuse(&stream, Framing::Newline, ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
     }
 
     /// Serves one connection of `owner` in a task of its own.
     pub fn serve_stream(&self, stream: UnixStream, owner: Owner) {
-        let limit = self.shared.options.connections_max;
-        if self.shared.connections.fetch_add(1, Ordering::AcqRel) >= limit {
-            self.shared.connections.fetch_sub(1, Ordering::AcqRel);
-            warn!(uid = owner.uid, limit, "connection refused: too many");
-            let message = format!("there are {limit} connections, the most there may be");
-            let error = ErrorObject::new(ErrorCode::TOO_MANY_CONNECTIONS, message);
-            refuse(&stream, error.with_data(serde_json::json!({"limit": limit})));
-            return;
-        }
+        let place = self.shared.connections.open(owner.uid, Instant::now());
         let shared = Arc::clone(&self.shared);
-        self.tasks.spawn(async move {
-            debug!(uid = owner.uid, "connection opened");
-            serve_one(&shared, stream, owner).await;
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-            debug!(uid = owner.uid, "connection closed");
-        });
+        self.tasks.spawn(async move { serve_one(&shared, stream, owner, place).await });
     }
 
     /// Waits until all connections have ended: their running requests are cancelled, answered and
@@ -210,31 +227,55 @@ impl Server {
     }
 }
 
-/// Serves a connection in the protocol that it begins with.
-async fn serve_one(shared: &Arc<Shared>, stream: UnixStream, owner: Owner) {
-    let Some(other) = &shared.other else {
-        return Connection::serve(Arc::clone(shared), stream, owner).await;
-    };
+/// Serves a connection in the protocol that it begins with, once it has begun.
+async fn serve_one(shared: &Arc<Shared>, stream: UnixStream, owner: Owner, place: Place) {
     let first = tokio::select! {
         biased;
-        () = shared.stopping.cancelled() => None,
+        () = shared.stopping.cancelled() => return,
+        () = place.evicted().cancelled() => return,
         first = other::first_byte(&stream) => first,
     };
-    match first {
-        None => {} // it has said nothing
-        Some(first) if other.begins_with(first) => {
-            other.serve(Link { stream, owner, host: Host(Arc::clone(shared)) }).await;
+    // Who leaves without a word has cost nobody a place.
+    let Some(first) = first else { return };
+    let other = shared.other.as_ref().filter(|other| other.begins_with(first));
+    if let Err(refusal) = place.speak(Instant::now()) {
+        if let Some(left_out) = shared.refusals.admit(owner.uid, Instant::now()) {
+            warn!(uid = owner.uid, left_out, ?refusal, "connection refused: too many");
         }
-        Some(_) => Connection::serve(Arc::clone(shared), stream, owner).await,
+        let error = ErrorObject::from(refusal);
+        return match other {
+            Some(other) => write_now(&stream, &other.refusal(&error.message)),
+            None => refuse(&stream, Framing::of(first), error),
+        };
+    }
+    debug!(uid = owner.uid, "connection opened");
+    let place = Arc::new(place);
+    match other {
+        Some(other) => {
+            let link =
+                Link { stream, owner, host: Host(Arc::clone(shared)), place: Arc::clone(&place) };
+            tokio::select! {
+                biased;
+                () = place.evicted().cancelled() => {}
+                () = other.serve(link) => {}
+            }
+        }
+        None => Connection::serve(Arc::clone(shared), stream, owner, place).await,
+    }
+    debug!(uid = owner.uid, "connection closed");
+}
+
+/// Tells a client why it is not served.
+fn refuse(stream: &UnixStream, framing: Framing, error: ErrorObject) {
+    if let Ok(body) = encode_response::<()>(None, &Err(error)) {
+        write_now(stream, &encode_frame(framing, &body));
     }
 }
 
-/// Tells a client why it is not served; its framing is not known yet, so a line it is.
-fn refuse(stream: &UnixStream, error: ErrorObject) {
-    if let Ok(body) = encode_response::<()>(None, &Err(error)) {
-        // A new socket's buffer holds a line; a client that is gone already needs no answer.
-        let _ = rustix::io::write(stream.as_fd(), &encode_frame(Framing::Newline, &body));
-    }
+/// Writes the only message of a connection: a new socket's buffer holds it, and a client that is gone
+/// already needs none.
+fn write_now(stream: &UnixStream, bytes: &[u8]) {
+    let _ = rustix::io::write(stream.as_fd(), bytes);
 }
 
 /// Accepts and serves connections until `stop` is cancelled or the default model's engine is gone,
@@ -264,11 +305,14 @@ pub async fn serve(
 
 /// Accepts until the future is dropped.
 async fn accept_all(socket: &BoundSocket, server: &Server) {
+    let failures = LogLimit::default();
     loop {
         match accept(socket).await {
             Ok((stream, peer)) => server.serve_peer(stream, &peer),
             Err(error) => {
-                warn!(%error, "cannot accept a connection");
+                if let Some(left_out) = failures.admit(0, Instant::now()) {
+                    warn!(%error, left_out, "cannot accept a connection");
+                }
                 sleep(ACCEPT_RETRY).await;
             }
         }

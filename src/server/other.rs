@@ -11,13 +11,19 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
+use super::byte_budget::Share;
+use super::connection_table::{Busy, Place};
+use super::text::Job;
 use super::{Models, ServerOptions, Shared};
-use crate::engine::Owner;
+use crate::engine::{CancelFlag, Owner};
 
 /// Serves connections that do not speak JSON-RPC.
 pub trait OtherProtocol: Debug + Send + Sync + 'static {
     /// True if a connection that begins with this byte is for it.
     fn begins_with(&self, first: u8) -> bool;
+
+    /// What a connection is sent that is refused.
+    fn refusal(&self, message: &str) -> Vec<u8>;
 
     /// Serves a connection to its end.
     fn serve(&self, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -32,6 +38,15 @@ pub struct Link {
     pub owner: Owner,
     /// The daemon.
     pub host: Host,
+    pub(super) place: Arc<Place>,
+}
+
+impl Link {
+    /// Makes guards that keep the connection from counting as at rest, as long as one lives.
+    pub fn busy(&self) -> impl Fn() -> Busy + Send + Sync + 'static + use<> {
+        let place = Arc::clone(&self.place);
+        move || place.busy()
+    }
 }
 
 /// The daemon, as other protocols see it; cheap to clone.
@@ -49,6 +64,18 @@ impl Host {
     #[must_use]
     pub fn options(&self) -> &ServerOptions {
         &self.0.options
+    }
+
+    /// Work on a text for a user; it ends early when its future is dropped.
+    #[must_use]
+    pub fn job(&self, owner: Owner) -> Job {
+        Job::new(&self.0, owner.uid, &CancelFlag::default())
+    }
+
+    /// Memory of a request of a user, none yet.
+    #[must_use]
+    pub fn share(&self, owner: Owner) -> Share {
+        self.0.work.share(owner.uid)
     }
 
     /// Cancelled once no new requests are to be taken on; those that run are to end.

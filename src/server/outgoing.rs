@@ -11,6 +11,11 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::byte_budget::Share;
+
+/// What may wait for a client without counting in the memory of all.
+const FREE_BYTES: usize = 64 * 1024;
+
 /// Small frames are joined up to this size for one write.
 const WRITE_BYTES: usize = 64 * 1024;
 
@@ -34,16 +39,25 @@ pub(super) struct Outgoing {
     taken: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     finished: bool,
+    /// Where more waits than every client may have.
+    share: Share,
+}
+
+impl State {
+    fn count(&mut self) {
+        self.share.take(if self.bytes > FREE_BYTES { self.bytes } else { 0 });
+    }
 }
 
 impl Outgoing {
-    pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, state: Mutex::default(), added: Notify::new(), taken: Notify::new() }
+    pub(super) fn new(bytes_max: usize, share: Share) -> Self {
+        let state = State { frames: VecDeque::new(), bytes: 0, finished: false, share };
+        Self { bytes_max, state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -60,9 +74,15 @@ impl Outgoing {
         }
         state.bytes += frame.len();
         state.frames.push_back(frame);
+        state.count();
         drop(state);
         self.added.notify_one();
         true
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state().bytes == 0
     }
 
     /// Nothing is added any more: the writer ends when all is written.
@@ -107,7 +127,10 @@ impl Outgoing {
     }
 
     fn written(&self, bytes: usize) {
-        self.state().bytes -= bytes;
+        let mut state = self.state();
+        state.bytes -= bytes;
+        state.count();
+        drop(state);
         self.taken.notify_waiters();
     }
 
@@ -137,11 +160,15 @@ impl Outgoing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::byte_budget::ByteBudget;
     use super::*;
 
     #[test]
     fn one_frame_of_any_size_fits_and_then_the_limit_holds() {
-        let outgoing = Outgoing::new(10);
+        let budget = Arc::new(ByteBudget::new(1 << 20));
+        let outgoing = Outgoing::new(10, budget.share(1));
         assert!(outgoing.push(vec![0; 100]));
         assert!(!outgoing.push(vec![0; 1]));
         outgoing.written(95);

@@ -4,7 +4,7 @@
 //! therefore computed anew: the cache serves the system prompt alone.
 
 use super::conversation::Conversation;
-use super::text;
+use super::text::{self, Job};
 use crate::chat::ChatMessage;
 use crate::engine::EngineHandle;
 use crate::protocol::{ErrorObject, Shifted};
@@ -13,6 +13,7 @@ use crate::protocol::{ErrorObject, Shifted};
 /// the oldest turns behind the system prompt as will do. The last turn always stays, so that the
 /// result may still be too long.
 pub(super) async fn fit(
+    job: &Job,
     engine: &EngineHandle,
     conversation: Conversation,
     context_tokens: u32,
@@ -21,7 +22,7 @@ pub(super) async fn fit(
     // An answer of more than a quarter of the context is not worth more of what was said.
     let answer = tokens_max.min(context_tokens / 4).max(1);
     let room = context_tokens.saturating_sub(answer) as usize;
-    let whole = text::encode_conversation(engine, conversation.clone()).await?;
+    let whole = text::encode_conversation(job, engine, conversation.clone(), None).await?;
     if whole.len() <= room {
         return Ok((whole, None));
     }
@@ -35,7 +36,7 @@ pub(super) async fn fit(
         let count = (least + most) / 2;
         let cut = cuts[count - 1];
         let kept = [&messages[..first], &messages[cut..]].concat();
-        let tokens = text::encode_conversation(engine, conversation.with(kept)).await?;
+        let tokens = text::encode_conversation(job, engine, conversation.with(kept), None).await?;
         let fits = tokens.len() <= room;
         if fits || count == cuts.len() {
             best = Some((tokens, cut));

@@ -44,6 +44,7 @@ pub const STOP: u32 = 7;
 /// Nobody who runs tests.
 pub const ADA: Owner = Owner { uid: 71_000 };
 pub const BOB: Owner = Owner { uid: 71_001 };
+pub const EVE: Owner = Owner { uid: 71_002 };
 
 /// A scripted engine.
 pub struct Mock {
