@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::chat::{ChatMessage, Content};
+use crate::chat::ChatMessage;
 
 /// Most responses of one user.
 const USER_RESPONSES_MAX: usize = 256;

@@ -288,7 +288,7 @@ fn template(engine: &EngineHandle) -> Result<Arc<ChatTemplate>, ErrorObject> {
 fn render_now(
     chat: &ChatTemplate,
     conversation: Conversation,
-    cancel: &Cancel,
+    cancel: &CancelFlag,
 ) -> Result<String, ErrorObject> {
     let conversation = conversation.adapted_to(chat);
     chat.render_unless(&conversation.as_chat(), &|| cancel.is_raised()).map_err(template_failed)
