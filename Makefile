@@ -21,7 +21,7 @@ BENCH_FLAGS ?=
 UNITS := system/hobd.service system/hobd.socket user/hobd.service user/hobd.socket
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check soak bench shader-stats models drivers install uninstall
+.PHONY: help deps build demo test check soak clients bench shader-stats models drivers install uninstall
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ check: ## Check format, lints, licences, structure, scripts
 soak: ## Let a crowd of clients loose on the engine for ten minutes
 	HOB_SOAK_SECONDS=600 HOB_KILLS=100 \
 		$(CARGO) test --locked --test server_soak --test server_kills -- --nocapture
+
+clients: build ## Run other people's clients against the daemon
+	BIN=$(RELEASE) HOB_MODELS=$(MODELS) tests/clients/run.sh
 
 bench: build ## Measure hob on this machine's device, and beside llama.cpp
 	@tests/models/fetch.sh

@@ -6,7 +6,7 @@ import transport
 URL = "http://hob/v1"
 USER = [{"role": "user", "content": "Say hello."}]
 client = openai.OpenAI(
-    base_url=URL, api_key="-", http_client=transport.sync_client(openai), max_retries=0
+    base_url=URL, api_key="-", http_client=transport.sync_client(), max_retries=0
 )
 MODEL = client.models.list().data[0].id
 
@@ -42,14 +42,16 @@ def chat_stream():
 
 def chat_stream_helper():
     with client.chat.completions.stream(model=MODEL, messages=USER, max_tokens=8) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content, final
+        kinds = [event.type for event in stream]
+        assert "content.delta" in kinds, kinds
+        try:
+            assert stream.get_final_completion().choices[0].message.content
+        except openai.LengthFinishReasonError as error:
+            assert error.completion.choices[0].message.content, error
 
 
 async def chat_async():
-    http = transport.async_client(openai)
+    http = transport.async_client()
     own = openai.AsyncOpenAI(base_url=URL, api_key="-", http_client=http, max_retries=0)
     reply = await own.chat.completions.create(model=MODEL, messages=USER, max_tokens=4)
     assert reply.choices[0].message.content, reply

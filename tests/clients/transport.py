@@ -11,24 +11,18 @@ SOCKET = os.environ["HOB_SOCKET"]
 TIMEOUT = 600
 
 
-def modules(package):
-    """The HTTP library that this version of a package speaks by."""
-    import httpx
-
-    if hasattr(package, "DefaultHttpx2Client"):
-        import httpx2
-
-        return httpx2
-    return httpx
+def library():
+    """The HTTP library that the client's version speaks by: the one that it has loaded."""
+    return sys.modules.get("httpx2") or sys.modules["httpx"]
 
 
-def sync_client(package):
-    http = modules(package)
+def sync_client():
+    http = library()
     return http.Client(transport=http.HTTPTransport(uds=SOCKET), timeout=TIMEOUT)
 
 
-def async_client(package):
-    http = modules(package)
+def async_client():
+    http = library()
     return http.AsyncClient(transport=http.AsyncHTTPTransport(uds=SOCKET), timeout=TIMEOUT)
 
 
