@@ -82,6 +82,12 @@ async fn an_echo_scores_the_prompt() {
     assert_eq!(logprobs["token_logprobs"], json!([null, -0.5, -0.5]));
     assert_eq!(logprobs["text_offset"], json!([0, 1, 2]));
     assert_eq!(logprobs["top_logprobs"][1], json!({"a": -0.5, "b": -1.5}));
+    // The begin token that a text gets is not echoed.
+    let body = json!({"prompt": "bc", "max_tokens": 1, "echo": true, "logprobs": 0});
+    let choice = http.post("/v1/completions", body).await.json()["choices"][0].clone();
+    assert_eq!(choice["text"], "bca");
+    assert_eq!(choice["logprobs"]["tokens"], json!(["b", "a", "a"]));
+    assert_eq!(choice["logprobs"]["token_logprobs"][0], json!(null));
 }
 
 #[tokio::test]
@@ -207,14 +213,14 @@ async fn a_conversation_goes_on_from_a_stored_response_of_ones_own() {
     let first = http.post("/v1/responses", body).await;
     assert_eq!(first.status, 200, "{}", first.text());
     let first = first.json();
-    let prompt = text(&bench.arrived().await.tokens);
+    let prompt = compact(&text(&bench.arrived().await.tokens));
     let call = r#"{"id":"c","type":"function","function":{"name":"f","arguments":{"a":1}}}"#;
     let wanted = format!("[system]be\n\nterse[user]one[assistant]{call}[tool]42[answer]");
     assert_eq!(prompt, wanted);
     let id = first["id"].as_str().unwrap();
     let next = json!({"input": "two", "previous_response_id": id, "max_output_tokens": 1});
     assert_eq!(http.post("/v1/responses", next.clone()).await.status, 200);
-    let prompt = text(&bench.arrived().await.tokens);
+    let prompt = compact(&text(&bench.arrived().await.tokens));
     let wanted =
         format!("[system]terse[user]one[assistant]{call}[tool]42[assistant]a[user]two[answer]");
     assert_eq!(prompt, wanted, "the instructions are not inherited");
@@ -237,6 +243,11 @@ async fn a_conversation_goes_on_from_a_stored_response_of_ones_own() {
     let body = json!({"input": "x", "store": false, "max_output_tokens": 1});
     let id = http.post("/v1/responses", body).await.json()["id"].as_str().unwrap().to_owned();
     assert_eq!(http.get(&format!("/v1/responses/{id}")).await.status, 404);
+}
+
+/// JSON in templates has spaces, as Python writes it.
+fn compact(text: &str) -> String {
+    text.replace(": ", ":").replace(", ", ",")
 }
 
 /// The text of a prompt behind its first token, in the script's vocabulary of bytes.

@@ -27,16 +27,13 @@ async fn complete(call: Call) -> Result<Reply, Failure> {
     };
     let mut answers = Vec::with_capacity(prompts.len() * form.n);
     for input in prompts {
+        let sent = match &input {
+            Input::Text(text) if form.echo => Some(text.clone()),
+            _ => None,
+        };
         let task = Task { input, ..task.clone() };
         let prepared = conversation::prepare(&call.caller, task).await?;
-        let echo = match form.echo {
-            true => {
-                let job = call.caller.host.job(call.caller.owner);
-                text::decode(&job, &prepared.model, prepared.tokens.clone()).await?
-            }
-            false => String::new(),
-        };
-        answers.extend(start(&call, form, prepared, &echo).await?);
+        answers.extend(start(&call, form, prepared, sent).await?);
     }
     let model = answers.first().map(|answer| answer.running.model.name.clone());
     let head =
@@ -54,7 +51,7 @@ async fn complete(call: Call) -> Result<Reply, Failure> {
 struct Answer {
     running: Running,
     echo: String,
-    /// The prompt's tokens, where they are to be told.
+    /// The prompt's tokens, where they are to be told: without a begin token that was not sent.
     prompt: Vec<u32>,
 }
 
@@ -62,11 +59,24 @@ async fn start(
     call: &Call,
     form: Form,
     prepared: Prepared,
-    echo: &str,
+    sent: Option<String>,
 ) -> Result<Vec<Answer>, Failure> {
-    let prompt = if form.echo { prepared.tokens.clone() } else { Vec::new() };
+    let mut prompt = if form.echo { prepared.tokens.clone() } else { Vec::new() };
+    let echo = match sent {
+        Some(text) => {
+            if prepared.model.tokenizer.bos().is_some_and(|bos| prompt.first() == Some(&bos)) {
+                prompt.remove(0);
+            }
+            text
+        }
+        None if form.echo => {
+            let job = call.caller.host.job(call.caller.owner);
+            text::decode(&job, &prepared.model, prompt.clone()).await?
+        }
+        None => String::new(),
+    };
     let runnings = prepared.start_many(&call.caller, form.n).await?;
-    let answer = |running| Answer { running, echo: echo.to_owned(), prompt: prompt.clone() };
+    let answer = |running| Answer { running, echo: echo.clone(), prompt: prompt.clone() };
     Ok(runnings.into_iter().map(answer).collect())
 }
 
@@ -287,7 +297,9 @@ impl Legacy {
         let Some(first) = prompt.first() else { return };
         let bytes = model.tokenizer.token_bytes(*first).unwrap_or_default();
         self.push(&String::from_utf8_lossy(&bytes), Value::Null, Value::Null);
-        let rest = finished.prompt_logprobs.iter().flatten();
+        // One behind each token but the first of all, which may not be among these.
+        let others = (finished.prompt_tokens as usize).saturating_sub(prompt.len());
+        let rest = finished.prompt_logprobs.iter().flatten().skip(others);
         let rest: Vec<Scored> = rest.map(|token| scored_of(model, token.clone())).collect();
         self.add(&rest);
     }

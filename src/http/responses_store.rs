@@ -8,14 +8,22 @@ use serde_json::Value;
 
 use crate::chat::ChatMessage;
 
-/// Most responses of one user.
-const USER_RESPONSES_MAX: usize = 256;
+/// Limits of a store.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Responses of one user.
+    user_responses: usize,
+    /// Bytes of one user's responses, as JSON.
+    user_bytes: usize,
+    /// Bytes of all users' responses.
+    bytes: usize,
+}
 
-/// Most bytes of one user's responses, as JSON.
-const USER_BYTES_MAX: usize = 32 << 20;
-
-/// Most bytes of all users' responses.
-const BYTES_MAX: usize = 256 << 20;
+impl Default for Limits {
+    fn default() -> Self {
+        Self { user_responses: 256, user_bytes: 32 << 20, bytes: 256 << 20 }
+    }
+}
 
 /// How long a response is kept.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -55,11 +63,14 @@ type Entries = VecDeque<Entry>;
 
 /// All responses that are kept.
 #[derive(Debug, Default)]
-pub(super) struct ResponseStore(Mutex<BTreeMap<u32, Entries>>);
+pub(super) struct ResponseStore {
+    limits: Limits,
+    users: Mutex<BTreeMap<u32, Entries>>,
+}
 
 impl ResponseStore {
     fn users(&self, now: Instant) -> MutexGuard<'_, BTreeMap<u32, Entries>> {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         for entries in users.values_mut() {
             while entries.front().is_some_and(|first| now - first.since > KEPT) {
                 entries.pop_front();
@@ -72,18 +83,19 @@ impl ResponseStore {
     /// Keeps a response, at the cost of the user's oldest. Where all users together have too much,
     /// the one who has the most of it loses the oldest.
     pub(super) fn put(&self, uid: u32, stored: Stored) {
+        let limits = self.limits;
         let bytes = stored.bytes();
-        if bytes > USER_BYTES_MAX {
+        if bytes > limits.user_bytes {
             return;
         }
         let entry = Entry { stored: Arc::new(stored), bytes, since: Instant::now() };
         let mut users = self.users(Instant::now());
         let own = users.entry(uid).or_default();
         own.push_back(entry);
-        while own.len() > USER_RESPONSES_MAX || sum(own) > USER_BYTES_MAX {
+        while own.len() > limits.user_responses || sum(own) > limits.user_bytes {
             own.pop_front();
         }
-        while users.values().map(sum).sum::<usize>() > BYTES_MAX {
+        while users.values().map(sum).sum::<usize>() > limits.bytes {
             let most = users.iter().max_by_key(|(_, entries)| sum(entries)).map(|(uid, _)| *uid);
             let Some(entries) = most.and_then(|uid| users.get_mut(&uid)) else { break };
             entries.pop_front();
@@ -129,34 +141,39 @@ mod tests {
         assert!(store.get(1, "a").is_none());
     }
 
+    /// At most three responses and 100 bytes of one user, and 250 bytes in all.
+    fn small() -> ResponseStore {
+        let limits = Limits { user_responses: 3, user_bytes: 100, bytes: 250 };
+        ResponseStore { limits, ..ResponseStore::default() }
+    }
+
     #[test]
     fn the_oldest_of_a_user_go_by_number_and_by_size() {
-        let store = ResponseStore::default();
+        let store = small();
         store.put(2, stored("other", 1));
-        for number in 0..=USER_RESPONSES_MAX {
-            store.put(1, stored(&number.to_string(), 1));
+        for id in ["1", "2", "3", "4"] {
+            store.put(1, stored(id, 1));
         }
-        assert!(store.get(1, "0").is_none() && store.get(1, "1").is_some());
-        store.put(1, stored("large", USER_BYTES_MAX - 10));
-        assert!(store.get(1, "large").is_some());
-        assert!(store.get(1, "1").is_none());
-        store.put(1, stored("too large", USER_BYTES_MAX));
+        assert!(store.get(1, "1").is_none() && store.get(1, "2").is_some());
+        // Two quotation marks more, as JSON.
+        store.put(1, stored("large", 98));
+        assert!(store.get(1, "large").is_some() && store.get(1, "4").is_none());
+        store.put(1, stored("too large", 99));
         assert!(store.get(1, "too large").is_none() && store.get(1, "large").is_some());
         assert!(store.get(2, "other").is_some());
     }
 
     #[test]
     fn who_has_the_most_makes_room_for_all() {
-        let store = ResponseStore::default();
-        store.put(0, stored("small", 100));
-        for uid in 1..=BYTES_MAX as u32 / USER_BYTES_MAX as u32 + 1 {
-            for part in 0..3 {
-                store.put(uid, stored(&part.to_string(), USER_BYTES_MAX / 4));
-            }
+        let store = small();
+        store.put(0, stored("small", 10));
+        for uid in 1..=4 {
+            store.put(uid, stored("first", 38));
+            store.put(uid, stored("second", 38));
         }
         assert!(store.get(0, "small").is_some());
         let all: usize = store.users(Instant::now()).values().map(sum).sum();
-        assert!(all <= BYTES_MAX, "{all}");
+        assert!((200..=250).contains(&all), "{all}");
     }
 
     #[test]
