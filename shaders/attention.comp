@@ -203,10 +203,17 @@ void main() {
                     const bool in_window =
                         key_at <= at && (window_tokens == 0 || at - key_at < window_tokens);
                     float s = weight[j][g] * factor;
+                    // By the bits: comparisons, clamps and drivers lose a NaN. It must reach the
+                    // logits, as a number in its place would pass for a result.
+                    const bool is_nan = (floatBitsToUint(s) & 0x7fffffffu) > 0x7f800000u;
                     if (cap > 0.0) {
                         s = cap * tanh(clamp(s / cap, -15.0, 15.0));
                     }
-                    weight[j][g] = (CAUSAL == 1 ? in_window : key_at <= last) ? s : LOWEST;
+                    const bool sees = CAUSAL == 1 ? in_window : key_at <= last;
+                    weight[j][g] = sees && !is_nan ? s : LOWEST;
+                    if (sees && is_nan) {
+                        part[j].total = uintBitsToFloat(0x7fc00000u);
+                    }
                     best = max(best, weight[j][g]);
                 }
                 best = max(part[j].best, lanes_max(best));

@@ -105,12 +105,18 @@ vec2 pair_of(Head head, uint dim, uint position, bool is_v) {
 const uint SPREAD = LANES < 8 ? LANES : 8; // lanes that make two blocks of KV_Q8_0
 const uint CODE_WORDS = 8 / SPREAD;        // of each block, by a lane
 
+// Values that are larger, or no numbers, spoil the block of KV_Q8_0 that they are in: its scale is
+// NaN, and so are all products with it. As in src/kernels/pages.rs.
+const float STORED_MAX = 1e38;
+const float SPOILT = 3e38;
+
 // Stores a block of KV_Q8_0 from dimension `first` on, nothing past the end of the head, and gives
 // its scale.
 float store_block(Head head, uint page, uint kv_head, uint position, bool is_v, uint first) {
     const uint own = first + gl_LocalInvocationID.x % SPREAD * CODE_WORDS * 4;
     vec4 values[CODE_WORDS];
     float largest = 0.0;
+    bool spoilt = false; // by any lane, once lanes have exchanged what is largest
     for (uint i = 0; i < CODE_WORDS; i++) {
         const uint dim = own + 4 * i;
         values[i] = vec4(0.0);
@@ -120,15 +126,20 @@ float store_block(Head head, uint page, uint kv_head, uint position, bool is_v, 
         }
         const vec2 size = max(abs(values[i].xy), abs(values[i].zw));
         largest = max(largest, max(size.x, size.y));
+        const uvec4 bits = floatBitsToUint(values[i]) & 0x7fffffffu;
+        spoilt = spoilt || any(greaterThan(bits, uvec4(floatBitsToUint(STORED_MAX))));
     }
+    largest = spoilt ? SPOILT : largest;
     for (uint mask = 1; mask < SPREAD; mask <<= 1) {
         largest = max(largest, lanes_exchange(largest, mask));
     }
+    spoilt = largest > STORED_MAX;
     const float scale = round_to_half(largest / 127.0);
     const float factor = scale > 0.0 ? 1.0 / scale : 0.0;
     for (uint i = 0; i < CODE_WORDS; i++) {
         const uint dim = own + 4 * i;
-        const ivec4 code = ivec4(clamp(roundEven(values[i] * factor), -127.0, 127.0)) & 0xff;
+        const ivec4 near = ivec4(clamp(roundEven(values[i] * factor), -127.0, 127.0)) & 0xff;
+        const ivec4 code = spoilt ? ivec4(0) : near;
         if (dim < HEAD_DIM) {
             const uint slot = position % PAGE_TOKENS;
             const uint word = is_v ? v_word(page, kv_heads, kv_head, slot, dim)
@@ -136,7 +147,7 @@ float store_block(Head head, uint page, uint kv_head, uint position, bool is_v, 
             kv[word] = uint(code.x | code.y << 8 | code.z << 16 | code.w << 24);
         }
     }
-    return scale;
+    return spoilt ? uintBitsToFloat(0x7fc00000u) : scale;
 }
 
 // Stores a head of k or v as KV_Q8_0: SPREAD lanes at a time take two blocks, whose scales share a
@@ -153,7 +164,7 @@ void store_codes(Head head, uint page, uint kv_head, uint position, bool is_v) {
         if (lane % SPREAD == 0 && pair < SCALE_WORDS) {
             const uint word = is_v ? v_scale_word(page, kv_heads, kv_head, slot, pair)
                                    : k_scale_word(page, kv_heads, kv_head, slot, pair);
-            kv[word] = packHalf2x16(scales);
+            kv[word] = pack_half(scales);
         }
     }
 }

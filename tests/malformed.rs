@@ -16,6 +16,7 @@ use hob::engine::{
     self, CancelFlag, EngineCommand, EngineEvent, EngineOptions, FinishReason, GenerateRequest,
     Opened, Owner, SamplingParams,
 };
+use hob::gguf::GgufFile;
 use hob::reference::ReferenceExecutor;
 use tokio::sync::mpsc;
 
@@ -116,6 +117,35 @@ fn a_tensor_that_the_architecture_needs_is_missed() -> Result<(), Failure> {
         fs::write(&path, bytes)?;
         let message = open(&path).err().ok_or_else(|| format!("{name} was not missed"))?;
         assert!(message.to_string().contains(&format!("tensor {name}: wanted")), "{message}");
+    }
+    Ok(())
+}
+
+/// What a weight that is no number spoils may look like an answer by the time it is one.
+#[test]
+fn a_weight_that_is_no_number_is_refused_by_tensor_and_row() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    for path in tiny::write(folder.path()) {
+        let whole = fs::read(&path)?;
+        let file = GgufFile::from_bytes(&path, whole.clone())?;
+        for name in ["token_embd.weight", "blk.1.attn_v.weight", "blk.3.ffn_down.weight"] {
+            let tensor = file.tensor(name).ok_or("the model has the tensor")?;
+            let row_bytes = (tensor.bytes / tensor.rows()) as usize;
+            let mut data = vec![0; tensor.bytes as usize];
+            file.read_tensor(tensor, 0, &mut data)?;
+            let at = whole.windows(data.len()).position(|found| found == data);
+            let mut bytes = whole.clone();
+            // The first f16 of the last row: a value, or the scale of a block.
+            let at = at.ok_or("it is in the file")? + data.len() - row_bytes;
+            bytes[at..at + 2].copy_from_slice(&0x7e01_u16.to_le_bytes());
+            fs::write(&path, bytes)?;
+            let message = open(&path).err().ok_or("it was not refused")?.to_string();
+            let row = tensor.rows() - 1;
+            let wanted = format!(
+                "tensor {name}: wanted finite weights, found an infinity or a NaN in row {row}"
+            );
+            assert!(message.contains(&wanted), "{message}");
+        }
     }
     Ok(())
 }

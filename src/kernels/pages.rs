@@ -235,7 +235,7 @@ impl PageLayout {
         }
         for (dim, v) in (0..).zip(values) {
             let new = match self.format {
-                KvFormat::F16 => u32::from(f16::from_f32(*v).to_bits()),
+                KvFormat::F16 => u32::from(stored_half(*v).to_bits()),
                 _ => v.to_bits(),
             };
             put(self.word(page, slot, kv_head, value, dim), bits, new);
@@ -270,13 +270,29 @@ impl PageLayout {
     }
 }
 
+/// Values that are larger, or no numbers, spoil the block of KV_Q8_0 that they are in: its scale is
+/// NaN, and so are all products with it. As in `qkv_post.comp`.
+const STORED_MAX: f32 = 1e38;
+
+/// An f32 as pages of f16 hold it: past the range the largest, and NaN where it is no finite number.
+fn stored_half(v: f32) -> f16 {
+    let largest = f16::MAX.to_f32();
+    if v.is_finite() { f16::from_f32(v.clamp(-largest, largest)) } else { f16::NAN }
+}
+
 /// A block of values as whole multiples, up to 127, of a scale.
 fn quantized(values: &[f32]) -> (f16, impl Iterator<Item = i32>) {
     let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
-    let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));
+    let scale = match values.iter().all(|v| v.abs() <= STORED_MAX) {
+        true => f16::from_f32((largest / 127.0).min(f16::MAX.to_f32())),
+        false => f16::NAN,
+    };
     // By the scale as it is kept, so that rounding it adds nothing to the error.
     let factor = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
-    let code = move |v: &f32| (v * factor).round_ties_even().clamp(-127.0, 127.0) as i32;
+    let code = move |v: &f32| match scale.is_nan() {
+        true => 0,
+        false => (v * factor).round_ties_even().clamp(-127.0, 127.0) as i32,
+    };
     (scale, values.iter().map(code))
 }
 

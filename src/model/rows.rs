@@ -7,7 +7,7 @@ use std::thread;
 
 use super::ModelLoadError;
 use crate::gguf::{GgufFile, TensorInfo};
-use crate::tensor::{DType, Packing};
+use crate::tensor::{DType, Packing, first_not_finite};
 
 /// Bytes of a part that a thread reads at once.
 const READ_BYTES: u64 = 64 << 10;
@@ -159,6 +159,7 @@ impl Source<'_> {
 struct RowReader<'a> {
     file: &'a GgufFile,
     part: Part<'a>,
+    dtype: DType,
     row_bytes: u64,
     chunk: Vec<u8>,
     chunk_first: u64,
@@ -167,7 +168,20 @@ struct RowReader<'a> {
 impl<'a> RowReader<'a> {
     fn new(file: &'a GgufFile, part: Part<'a>, dtype: DType) -> Self {
         let row_bytes = dtype.row_bytes(part.tensor.row_len()).expect("checked by the reader");
-        Self { file, part, row_bytes, chunk: Vec::new(), chunk_first: 0 }
+        Self { file, part, dtype, row_bytes, chunk: Vec::new(), chunk_first: 0 }
+    }
+
+    /// Refuses a chunk, whose first row is row `first` of the tensor, with weights that are no
+    /// numbers: what they spoil may look like an answer by the time it is one.
+    fn check_finite(&self, first: u64) -> Result<(), ModelLoadError> {
+        let Some(block) = first_not_finite(self.dtype, &self.chunk) else { return Ok(()) };
+        let at = (block * self.dtype.block_bytes()) as u64;
+        Err(ModelLoadError::Tensor {
+            path: self.file.path().to_owned(),
+            tensor: self.part.tensor.name.clone(),
+            wanted: "finite weights".to_owned(),
+            found: format!("an infinity or a NaN in row {}", first + at / self.row_bytes),
+        })
     }
 
     /// The bytes of up to `count` rows of the part from `first` on.
@@ -179,6 +193,7 @@ impl<'a> RowReader<'a> {
             self.chunk.resize((ahead * self.row_bytes) as usize, 0);
             let at = (self.part.first + first) * self.row_bytes;
             self.file.read_tensor(self.part.tensor, at, &mut self.chunk)?;
+            self.check_finite(self.part.first + first)?;
             self.chunk_first = first;
         }
         let at = ((first - self.chunk_first) * self.row_bytes) as usize;

@@ -4,6 +4,7 @@
 
 mod dequant;
 mod dtype;
+mod finite;
 mod grids;
 pub mod layout;
 mod packing;
@@ -13,4 +14,5 @@ pub mod sliced;
 
 pub use dequant::dequantize_row;
 pub use dtype::{DType, UnsupportedType};
+pub use finite::first_not_finite;
 pub use packing::Packing;

@@ -29,6 +29,8 @@ struct Layer {
     format: KvFormat,
     neox: bool,
     norms: Option<NormKind>,
+    /// A key and a value of the third token have a NaN each.
+    spoilt: bool,
 }
 
 impl Layer {
@@ -48,6 +50,12 @@ impl Layer {
         };
         let (q_gain, k_gain) = (gain(case, self.heads), gain(case, self.kv_heads));
         let q_count = tokens * (self.heads * self.head_dim) as usize;
+        let mut qkv = case.random.floats(tokens * width, -1.0, 1.0);
+        if self.spoilt {
+            let key = 2 * width + (self.heads * self.head_dim) as usize;
+            let value = key + (self.kv_heads * self.head_dim) as usize;
+            [qkv[key + 3], qkv[value + 5]] = [f32::NAN; 2];
+        }
         let args = QkvPost {
             heads: self.heads,
             layout,
@@ -55,7 +63,7 @@ impl Layer {
             rope_dim: self.rope_dim,
             rope_coarse,
             table_stride: TABLE_STRIDE,
-            qkv: case.floats(tokens * width),
+            qkv: case.slice(&qkv),
             steps: case.slice(&steps),
             tables: case.slice(&TABLES),
             rope: (self.rope_dim > 0).then(|| case.slice(&rope)),
@@ -69,7 +77,13 @@ impl Layer {
             KvFormat::F16 => (Kind::F16, TOLERANCE_F16),
             KvFormat::Q8_0 => (Kind::Pages(layout), TOLERANCE_Q8_0),
         };
-        let kv_count = 2 * tokens * (self.kv_heads * self.head_dim) as usize;
+        // With each goes what shares a scale with it.
+        let spoilt = match self.format {
+            _ if !self.spoilt => 0,
+            KvFormat::Q8_0 => 2 * KvFormat::BLOCK as usize,
+            _ => 2,
+        };
+        let kv_count = 2 * tokens * (self.kv_heads * self.head_dim) as usize - spoilt;
         case.expect(format!("q of {self:?}"), args.q, Kind::F32, q_count, TOLERANCE);
         case.expect(format!("pages of {self:?}"), args.kv, kind, kv_count, tolerance);
     }
@@ -85,7 +99,9 @@ fn q_is_rotated_and_k_and_v_reach_their_pages() {
         format: KvFormat::F16,
         neox: false,
         norms: None,
+        spoilt: false,
     };
+    let spoilt = Layer { spoilt: true, rope_dim: 0, ..plain };
     let head = Some(NormKind::Head);
     let layers = [
         plain,
@@ -109,6 +125,9 @@ fn q_is_rotated_and_k_and_v_reach_their_pages() {
         Layer { format: KvFormat::Q8_0, head_dim: 32, rope_dim: 32, norms: head, ..plain },
         Layer { format: KvFormat::Q8_0, head_dim: 96, rope_dim: 96, neox: true, ..plain },
         Layer { format: KvFormat::Q8_0, head_dim: 256, rope_dim: 64, kv_heads: 1, ..plain },
+        spoilt,
+        Layer { format: KvFormat::F32, ..spoilt },
+        Layer { format: KvFormat::Q8_0, ..spoilt },
     ];
     on_both_variants(|executor, caps| {
         let mut case = Case::new(caps, 51);
