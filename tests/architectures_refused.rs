@@ -9,7 +9,7 @@ use std::path::Path;
 
 use architectures::{MODELS, Tiny};
 use hob::gguf::{Array, GgufBuilder, GgufFile, Value};
-use hob::model::{FAMILIES, Limits, Model};
+use hob::model::{FAMILIES, Limits, Model, read_hyper_params};
 use hob::reference::ReferenceExecutor;
 
 fn model(name: &str) -> Tiny {
@@ -108,17 +108,92 @@ fn contexts_past_the_last_position_are_refused() {
     assert!(message.contains("128 positions"), "{message}");
 }
 
+/// The model with further keys, each behind its architecture's name.
+fn with_keys(name: &str, keys: &[(&str, Value)]) -> Vec<u8> {
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), model(name).build());
+    let file = file.expect("a GGUF file");
+    let architecture = file.metadata().str("general.architecture").expect("a name");
+    let further: Vec<_> =
+        keys.iter().map(|(key, value)| (format!("{architecture}.{key}"), value)).collect();
+    let mut builder = GgufBuilder::new();
+    for (name, value) in file.metadata().iter() {
+        if !further.iter().any(|(key, _)| key == name) {
+            builder = builder.metadata(name, value.clone());
+        }
+    }
+    for (key, value) in further {
+        builder = builder.metadata(&key, value.clone());
+    }
+    for tensor in file.tensors() {
+        let mut bytes = vec![0; tensor.bytes as usize];
+        file.read_tensor(tensor, 0, &mut bytes).expect("it is there");
+        let dtype = tensor.supported_dtype().expect("a known type");
+        builder = builder.tensor(&tensor.name, dtype, &tensor.dims, &bytes);
+    }
+    builder.build()
+}
+
 #[test]
-fn patterns_of_windows_that_are_not_as_usual_are_refused() {
-    let metadata = |maker: &mut architectures::Maker| {
-        maker.key("logit_scale", 1.0_f32);
-        maker.key("attention.sliding_window", 8_u32);
-        let listed = vec![true, false, true, false, true];
-        let array = Value::Array(Array::Bool(listed));
-        maker.key("attention.sliding_window_pattern", array);
+fn windows_are_those_that_a_file_lists() {
+    let windowed = |name: &str, listed: &[bool]| {
+        let keys = [
+            ("attention.sliding_window", 8_u32.into()),
+            ("attention.sliding_window_pattern", Value::Array(Array::Bool(listed.to_vec()))),
+        ];
+        with_keys(name, &keys)
     };
-    let message = refusal(Tiny { metadata, ..model("cohere2") }.build(), 64);
-    assert!(message.contains("cohere2.attention.sliding_window_pattern"), "{message}");
+    for name in ["cohere2", "gemma2", "olmo3", "phi3-factor", "llama-yarn", "qwen2-joined"] {
+        let file = GgufFile::from_bytes(Path::new("tiny.gguf"), model(name).build()).expect(name);
+        let layers = read_hyper_params(&file).expect(name).layers.len();
+        let listed: Vec<bool> = (0..layers).map(|layer| layer % 3 != 1).collect();
+        let file = GgufFile::from_bytes(Path::new("tiny.gguf"), windowed(name, &listed));
+        let hyper = read_hyper_params(&file.expect(name)).expect(name);
+        let found: Vec<bool> = hyper.layers.iter().map(|layer| layer.window == 8).collect();
+        assert_eq!(found, listed, "{name}");
+        let message = refusal(windowed(name, &listed[1..]), 64);
+        assert!(
+            message.contains("attention.sliding_window_pattern: wanted true or false for each")
+        );
+    }
+}
+
+#[test]
+fn keys_that_would_change_results_are_followed_or_refused_by_name() {
+    let refused = |name: &str, key: &str, value: Value| {
+        let message = refusal(with_keys(name, &[(key, value)]), 64);
+        assert!(message.contains(&format!(".{key}: wanted no such key")), "{name}: {message}");
+    };
+    refused("llama-yarn", "attention.sliding_window", 8_u32.into());
+    refused("llama-yarn", "attention.clamp_kqv", 8.0_f32.into());
+    refused("llama-yarn", "attention.scale", 0.5_f32.into());
+    refused("llama-yarn", "rope.scaling.yarn_log_multiplier", 0.5_f32.into());
+    refused("gemma", "final_logit_softcapping", 30.0_f32.into());
+    refused("phi2", "logit_scale", 0.5_f32.into());
+    refused("smollm3", "expert_count", 4_u32.into());
+    // What changes nothing passes.
+    for (key, value) in [
+        ("attention.clamp_kqv", 0.0_f32.into()),
+        ("logit_scale", 1.0_f32.into()),
+        ("attention.causal", true.into()),
+        ("attention.sliding_window", u32::MAX.into()),
+        ("vocab_size", 7_u32.into()),
+        ("some.thing", "else".into()),
+    ] {
+        let bytes = with_keys("llama-yarn", &[(key, value)]);
+        let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
+        read_hyper_params(&file).expect(key);
+    }
+    let bytes = with_keys("gemma2", &[("attention.scale", 0.5_f32.into())]);
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
+    assert_eq!(read_hyper_params(&file).expect("a model").attention_scale, 0.5);
+    let turns = [
+        ("rope.scaling.yarn_beta_fast", 16.0_f32.into()),
+        ("rope.scaling.yarn_beta_slow", 2.0_f32.into()),
+    ];
+    let bytes = with_keys("llama-yarn", &turns);
+    let file = GgufFile::from_bytes(Path::new("tiny.gguf"), bytes).expect("a GGUF file");
+    let yarn = read_hyper_params(&file).expect("a model").ropes[0].yarn.expect("YaRN");
+    assert_eq!((yarn.fast, yarn.slow), (16.0, 2.0));
 }
 
 /// The file with one of its keys made an array.

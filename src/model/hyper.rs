@@ -243,12 +243,10 @@ impl HyperParams {
         }
     }
 
-    /// Gives all but every `period`th layer a window, and a set of rotation frequencies.
-    pub(super) fn window_layers(&mut self, period: usize, window: u32, rope: usize) {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            if index % period < period - 1 {
-                (layer.window, layer.rope) = (window, Some(rope));
-            }
+    /// Gives layers a window, and a set of rotation frequencies; `windowed` says which.
+    pub(super) fn window_layers(&mut self, windowed: &[bool], window: u32, rope: usize) {
+        for (layer, _) in self.layers.iter_mut().zip(windowed).filter(|(_, windowed)| **windowed) {
+            (layer.window, layer.rope) = (window, Some(rope));
         }
     }
 }
@@ -265,23 +263,55 @@ pub(super) fn read_pooling(keys: &Keys<'_>, usual: Pooling) -> Result<Pooling, M
     }
 }
 
-/// Layers from one without a window to the next: the key's number, or `usual` where there is none.
-///
-/// Some files list for each layer whether it has a window: as usual, or they are refused.
-pub(super) fn read_window_period(
+/// For each layer, true if it has a window: as the file lists them, or all but every so manyth, by
+/// the key's number or `usual`.
+pub(super) fn read_windowed(
     keys: &Keys<'_>,
     layers: usize,
     usual: u32,
-) -> Result<usize, ModelLoadError> {
-    let key = "attention.sliding_window_pattern";
-    let period = usual as usize;
-    let Some(Value::Array(Array::Bool(listed))) = keys.metadata().get(&keys.name(key)) else {
-        return Ok(keys.opt_count(key, LAYERS_MAX)?.unwrap_or(usual) as usize);
-    };
-    let as_usual = |(index, windowed): (usize, &bool)| *windowed == (index % period < period - 1);
-    if listed.len() != layers || !listed.iter().enumerate().all(as_usual) {
-        let wanted = format!("a window in each of the {layers} layers but every {usual}th");
-        return Err(keys.refuse(key, &wanted, format!("{listed:?}")));
+) -> Result<Vec<bool>, ModelLoadError> {
+    if let Some(listed) = read_listed_windows(keys, layers)? {
+        return Ok(listed);
     }
-    Ok(period)
+    let period = keys.opt_count(WINDOW_PATTERN, LAYERS_MAX)?.unwrap_or(usual) as usize;
+    Ok((0..layers).map(|index| index % period < period - 1).collect())
+}
+
+const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+
+/// The layers that have a window, where the file lists them.
+fn read_listed_windows(
+    keys: &Keys<'_>,
+    layers: usize,
+) -> Result<Option<Vec<bool>>, ModelLoadError> {
+    let name = keys.name(WINDOW_PATTERN);
+    let Some(Value::Array(Array::Bool(listed))) = keys.metadata().get(&name) else {
+        return Ok(None);
+    };
+    if listed.len() != layers {
+        let wanted = format!("true or false for each of the {layers} layers");
+        let found = format!("{} values", listed.len());
+        return Err(keys.refuse(WINDOW_PATTERN, &wanted, found));
+    }
+    Ok(Some(listed.clone()))
+}
+
+/// Follows the window of an architecture that usually has none, in the layers that the file lists.
+/// A window without such a list that would be seen within the trained context is refused where
+/// `refuses` says so.
+pub(super) fn read_listed_window(
+    keys: &Keys<'_>,
+    hyper: &mut HyperParams,
+    refuses: bool,
+) -> Result<(), ModelLoadError> {
+    let Some(window) = keys.opt_window()? else { return Ok(()) };
+    if let Some(windowed) = read_listed_windows(keys, hyper.layers.len())? {
+        for (layer, _) in hyper.layers.iter_mut().zip(windowed).filter(|(_, windowed)| *windowed) {
+            layer.window = window;
+        }
+    } else if refuses && window < hyper.context_trained {
+        let wanted = format!("no such key, or the layers that have a window in {WINDOW_PATTERN}");
+        return Err(keys.refuse("attention.sliding_window", &wanted, window));
+    }
+    Ok(())
 }

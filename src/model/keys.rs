@@ -1,7 +1,24 @@
 //! Metadata of one architecture, read by key without its name in front.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use super::ModelLoadError;
 use crate::gguf::{GgufFile, Metadata, Value};
+
+/// True for a value that leaves results as they are without the key.
+fn changes_nothing(key: &str, value: &Value) -> bool {
+    let is_factor = key.ends_with("_scale") || key.ends_with(".scale") || key.ends_with("_factor");
+    let is_neutral = |value: f64| value == 0.0 || is_factor && value == 1.0;
+    match value {
+        Value::Bool(value) => !value || key == "attention.causal",
+        Value::F32(value) => is_neutral(f64::from(*value)),
+        Value::F64(value) => is_neutral(*value),
+        Value::U32(value) => is_neutral(f64::from(*value)),
+        Value::I32(value) => is_neutral(f64::from(*value)),
+        _ => false,
+    }
+}
 
 /// Widest activation accepted: far above any model, small enough that no product overflows.
 pub(super) const WIDTH_MAX: u32 = 1 << 20;
@@ -10,11 +27,60 @@ pub(super) const WIDTH_MAX: u32 = 1 << 20;
 pub(super) struct Keys<'a> {
     file: &'a GgufFile,
     architecture: &'a str,
+    /// Names of the keys that were asked for.
+    read: RefCell<BTreeSet<String>>,
 }
+
+/// Keys that change results wherever llama.cpp reads them. A file of an architecture that does not
+/// read one of these, here, is refused, unless its value says that nothing is changed: 0, false,
+/// or a factor of 1. All other keys that nothing reads tell people about the model, or how it was
+/// made, or are of architectures that hob does not run.
+const CHANGING: [&str; 40] = [
+    "attention.block_count",
+    "attention.causal",
+    "attention.chunk_size",
+    "attention.clamp_kqv",
+    "attention.key_length_mla",
+    "attention.key_length_swa",
+    "attention.kv_lora_rank",
+    "attention.max_alibi_bias",
+    "attention.output_scale",
+    "attention.q_lora_rank",
+    "attention.scale",
+    "attention.shared_kv_layers",
+    "attention.sliding_window_pattern",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "attention.value_length_mla",
+    "attention.value_length_swa",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "expert_count",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_scale",
+    "expert_group_used_count",
+    "expert_shared_count",
+    "expert_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "final_logit_softcapping",
+    "interleave_moe_layer_step",
+    "leading_dense_block_count",
+    "logit_scale",
+    "moe_every_n_layers",
+    "residual_scale",
+    "rope.dimension_count_swa",
+    "rope.dimension_sections",
+    "rope.freq_base_swa",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
+    "router_logit_softcapping",
+];
 
 impl<'a> Keys<'a> {
     pub(super) fn new(file: &'a GgufFile, architecture: &'a str) -> Self {
-        Self { file, architecture }
+        Self { file, architecture, read: RefCell::default() }
     }
 
     pub(super) fn architecture(&self) -> &'a str {
@@ -25,8 +91,25 @@ impl<'a> Keys<'a> {
         self.file.metadata()
     }
 
+    /// The whole name of a key that is read.
     pub(super) fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
+        let name = format!("{}.{key}", self.architecture);
+        self.read.borrow_mut().insert(name.clone());
+        name
+    }
+
+    /// Refuses a file with a key that would change results and that nobody has asked for.
+    pub(super) fn check_unread(&self) -> Result<(), ModelLoadError> {
+        for key in CHANGING {
+            let name = format!("{}.{key}", self.architecture);
+            let Some(value) = self.metadata().get(&name) else { continue };
+            if !self.read.borrow().contains(&name) && !changes_nothing(key, value) {
+                let wanted =
+                    format!("no such key: hob does not follow it in {}", self.architecture);
+                return Err(self.refuse(key, &wanted, format!("{value:?}")));
+            }
+        }
+        Ok(())
     }
 
     /// True if the file has the tensor: some architectures come in two shapes that no key tells

@@ -82,9 +82,13 @@ impl RopeSpec {
             "linear" => Ok(spec),
             "longrope" => Ok(Self { factors: RopeFactors::ByContext(original_context), ..spec }),
             "yarn" => {
-                // The paper's turns: llama.cpp reads others for one architecture alone.
-                let (fast, slow) = (32.0, 1.0);
-                let magnitude = magnitude * yarn_magnitude(factor, 1.0);
+                let turns = |key: &str, usual: f32| -> Result<f32, ModelLoadError> {
+                    Ok(keys.opt_positive(key, false)?.unwrap_or(usual))
+                };
+                let fast = turns("rope.scaling.yarn_beta_fast", 32.0)?; // the paper's
+                let slow = turns("rope.scaling.yarn_beta_slow", 1.0)?;
+                let own = turns("rope.scaling.yarn_attn_factor", 1.0)?;
+                let magnitude = magnitude * own * yarn_magnitude(factor, 1.0);
                 let yarn = Some(Yarn { original_context, fast, slow });
                 Ok(Self { magnitude, yarn, ..spec })
             }

@@ -1,9 +1,9 @@
 //! Command R and its successors: attention and feed-forward side by side behind one LayerNorm
 //! without bias, one matrix for embeddings and head, a factor on the logits.
 
-use super::Family;
+use super::{Family, Windows};
 use crate::model::ModelLoadError;
-use crate::model::hyper::{HyperParams, Logits, NormKind, QkNorm, Residual, read_window_period};
+use crate::model::hyper::{HyperParams, Logits, NormKind, QkNorm, Residual, read_windowed};
 use crate::model::keys::Keys;
 
 pub(super) const COMMAND_R: Family = Family {
@@ -21,6 +21,7 @@ pub(super) const COHERE2: Family = Family {
     features: "as command-r, sliding windows, no rotation in global layers",
     norm: NormKind::Layer,
     rope_factors: true,
+    windows: Windows::Own,
     read: cohere2,
     ..Family::LIKE_LLAMA
 };
@@ -48,7 +49,7 @@ fn command_r(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadEr
 fn cohere2(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     let window = keys.count("attention.sliding_window", u32::MAX)?;
     hyper.layers.iter_mut().for_each(|layer| layer.rope = None);
-    let period = read_window_period(keys, hyper.layers.len(), 4)?;
-    hyper.window_layers(period, window, 0);
+    let windowed = read_windowed(keys, hyper.layers.len(), 4)?;
+    hyper.window_layers(&windowed, window, 0);
     common(keys, hyper)
 }

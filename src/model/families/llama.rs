@@ -34,12 +34,7 @@ fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> 
 fn mistral3(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> {
     let temperature = keys.opt_positive("attention.temperature_scale", true)?.unwrap_or(0.0);
     let rope = &mut hyper.ropes[0];
-    if let Some(yarn) = &mut rope.yarn {
-        let turns = |key: &str, usual: f32| -> Result<f32, ModelLoadError> {
-            Ok(keys.opt_positive(key, false)?.unwrap_or(usual))
-        };
-        yarn.fast = turns("rope.scaling.yarn_beta_fast", yarn.fast)?;
-        yarn.slow = turns("rope.scaling.yarn_beta_slow", yarn.slow)?;
+    if let Some(yarn) = rope.yarn {
         let log_multiplier = keys.opt_positive("rope.scaling.yarn_log_multiplier", true)?;
         rope.magnitude /= yarn_magnitude(1.0 / rope.scale, log_multiplier.unwrap_or(0.0));
         hyper.context_max = (temperature != 0.0).then_some(yarn.original_context);

@@ -26,7 +26,7 @@ mod stablelm;
 mod starcoder2;
 
 use super::ModelLoadError;
-use super::hyper::{HyperParams, NormKind};
+use super::hyper::{HyperParams, NormKind, read_listed_window};
 use super::keys::Keys;
 use super::rope::RopeFactors;
 use crate::gguf::GgufFile;
@@ -44,12 +44,25 @@ pub struct Family {
     norm: NormKind,
     /// True if `rope_freqs.weight`, or long and short factors, divide its rotation frequencies.
     rope_factors: bool,
+    /// Who reads `attention.sliding_window`.
+    windows: Windows,
     /// Changes the common reading.
     read: fn(&Keys<'_>, &mut HyperParams) -> Result<(), ModelLoadError>,
     /// Tensors that others do without but this architecture does not: without them a file would
     /// load and answer nonsense. Those of a layer stand without `blk.N.` in front.
     tensors: &'static [&'static str],
     layer_tensors: &'static [&'static str],
+}
+
+/// How a family takes windows of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Windows {
+    /// It has them in some layers, by rules of its own.
+    Own,
+    /// Where a file lists the layers that have one.
+    Listed,
+    /// The same, and a window without such a list is refused.
+    Unusual,
 }
 
 impl Family {
@@ -60,6 +73,7 @@ impl Family {
         features: "",
         norm: NormKind::Rms,
         rope_factors: false,
+        windows: Windows::Unusual,
         read: |_, _| Ok(()),
         tensors: &[],
         layer_tensors: &[],
@@ -130,11 +144,15 @@ pub fn read_hyper_params(file: &GgufFile) -> Result<HyperParams, ModelLoadError>
         return Err(keys.refuse("rope.scaling.type", &wanted, "longrope"));
     }
     (family.read)(&keys, &mut hyper)?;
+    if family.windows != Windows::Own {
+        read_listed_window(&keys, &mut hyper, family.windows == Windows::Unusual)?;
+    }
     if !hyper.encoder && keys.opt_bool("attention.causal")? == Some(false) {
         let wanted = format!("true: hob runs {name} as a model that generates");
         return Err(keys.refuse("attention.causal", &wanted, false));
     }
     check_tensors(file, family, hyper.layers.len())?;
+    keys.check_unread()?;
     Ok(hyper)
 }
 
