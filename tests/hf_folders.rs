@@ -208,6 +208,12 @@ fn a_bad_folder_is_refused_with_what_is_wrong() {
         (refused(&changed("model_type", "gpt2".into())), "one of llama, mistral"),
         (refused(&changed("hidden_act", "gelu".into())), "hidden_act: wanted silu"),
         (refused(&changed("rms_norm_eps", "x".into())), "rms_norm_eps: wanted a number"),
+        (refused(&changed("head_dim", u32::MAX.into())), "head_dim: wanted up to 512"),
+        (
+            refused(&changed("num_hidden_layers", u32::MAX.into())),
+            "num_hidden_layers: wanted up to",
+        ),
+        (refused(&changed("attention_bias", true.into())), "attention_bias: wanted"),
         (refused(&changed("quantization_config", json!({}))), "quantization_config"),
         (refused(&changed("num_attention_heads", 0.into())), "at least 1"),
         (refused(&changed("rope_scaling", json!({"type": "dynamic"}))), "dynamic"),

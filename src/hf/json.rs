@@ -34,13 +34,22 @@ impl Object {
     }
 
     /// The object under `key`, where there is one, as if it were the file.
-    pub(super) fn object(&self, key: &str) -> Option<Self> {
-        match self.fields.get(key) {
-            Some(Value::Object(fields)) => {
-                Some(Self { path: self.path.clone(), fields: fields.clone() })
-            }
-            _ => None,
-        }
+    pub(super) fn opt_object(&self, key: &str) -> Result<Option<Self>, HfError> {
+        let fields = self.opt(key, "an object", Value::as_object)?;
+        Ok(fields.map(|fields| Self { path: self.path.clone(), fields: fields.clone() }))
+    }
+
+    /// An object of the same file without keys.
+    pub(super) fn empty_beside(other: &Self) -> Self {
+        Self { path: other.path.clone(), fields: Map::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.fields.keys().map(String::as_str)
     }
 
     /// The value of `key`; null is none.
@@ -55,6 +64,17 @@ impl Object {
             wanted: wanted.to_owned(),
             found: found.to_string(),
         }
+    }
+
+    /// A refusal of a key of another file of the folder.
+    pub(super) fn refuse_in(
+        &self,
+        file: &str,
+        key: &str,
+        wanted: &str,
+        found: impl ToString,
+    ) -> HfError {
+        Self { path: self.path.with_file_name(file), fields: Map::new() }.refuse(key, wanted, found)
     }
 
     fn opt<'a, T>(
@@ -74,16 +94,38 @@ impl Object {
         self.opt(key, "a whole number", |value| u32::try_from(value.as_u64()?).ok())
     }
 
-    pub(super) fn u32(&self, key: &str) -> Result<u32, HfError> {
-        self.opt_u32(key)?.ok_or_else(|| self.refuse(key, "a whole number", "no such key"))
+    /// The number of `key`, or `usual` where there is no such key; null is none.
+    pub(super) fn u32_or(&self, key: &str, usual: Option<u32>) -> Result<Option<u32>, HfError> {
+        if self.fields.contains_key(key) { self.opt_u32(key) } else { Ok(usual) }
+    }
+
+    /// A whole number above 0, or `usual` where there is none.
+    pub(super) fn count(&self, key: &str, usual: u32) -> Result<u32, HfError> {
+        match self.opt_u32(key)?.unwrap_or(usual) {
+            0 => Err(self.refuse(key, "at least 1", 0)),
+            count => Ok(count),
+        }
     }
 
     pub(super) fn opt_f32(&self, key: &str) -> Result<Option<f32>, HfError> {
         self.opt(key, "a number", |value| value.as_f64().map(|value| value as f32))
     }
 
-    pub(super) fn f32(&self, key: &str) -> Result<f32, HfError> {
-        self.opt_f32(key)?.ok_or_else(|| self.refuse(key, "a number", "no such key"))
+    /// The number of `key`, or `usual` where there is no such key; null is none.
+    pub(super) fn f32_or(&self, key: &str, usual: Option<f32>) -> Result<Option<f32>, HfError> {
+        if self.fields.contains_key(key) { self.opt_f32(key) } else { Ok(usual) }
+    }
+
+    /// A finite number above 0, or nothing.
+    pub(super) fn opt_positive(&self, key: &str) -> Result<Option<f32>, HfError> {
+        let is_positive = |value: &f32| *value > 0.0 && value.is_finite();
+        let read = |value: &Value| Some(value.as_f64()? as f32).filter(is_positive);
+        self.opt(key, "a number above 0", read)
+    }
+
+    pub(super) fn positive(&self, key: &str) -> Result<f32, HfError> {
+        let found = self.opt_positive(key)?;
+        found.ok_or_else(|| self.refuse(key, "a number above 0", "no such key"))
     }
 
     pub(super) fn opt_bool(&self, key: &str) -> Result<Option<bool>, HfError> {

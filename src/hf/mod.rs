@@ -7,9 +7,13 @@
 //! are foreign input, as GGUF files are.
 
 mod config;
+mod defaults;
 mod error;
+mod generation;
 mod json;
 mod names;
+mod pipeline;
+mod rope;
 mod safetensors;
 mod tokenizer;
 mod weights;
@@ -25,7 +29,7 @@ use std::path::{Path, PathBuf};
 use crate::gguf::{GgufFile, Value};
 use crate::tensor::DType;
 
-use config::Config;
+use config::{Biases, Config};
 use json::Object;
 use names::Place;
 use safetensors::Safetensors;
@@ -66,6 +70,7 @@ pub fn open(folder: &Path, quantize: Option<DType>) -> Result<GgufFile, HfError>
             }
         }
     }
+    check_biases(&config, &tensors, &root)?;
     tensors.extend(config.made.iter().map(|(name, values)| Tensor::made(name, values.clone())));
     let mut metadata = config.metadata;
     let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -74,6 +79,28 @@ pub fn open(folder: &Path, quantize: Option<DType>) -> Result<GgufFile, HfError>
     let infos = tensors.iter().map(|t| (t.name.clone(), t.dtype, t.dims.clone())).collect();
     let weights = Weights { files, tensors };
     Ok(GgufFile::from_parts(folder, metadata, infos, Box::new(weights))?)
+}
+
+/// Refuses biases that the configuration does not have, and those that it has and no file does.
+fn check_biases(config: &Config, tensors: &[Tensor], root: &Object) -> Result<(), HfError> {
+    let Biases { qkv, attention_output, mlp } = config.biases;
+    let parts: [(&str, &[&str], bool); 3] = [
+        ("attention_bias", &["attn_q", "attn_k", "attn_v"], qkv),
+        ("attention_bias", &["attn_output"], attention_output),
+        ("mlp_bias", &["ffn_gate", "ffn_up", "ffn_down"], mlp),
+    ];
+    for (key, stems, wanted) in parts {
+        for stem in stems {
+            let (weight, bias) = (format!(".{stem}.weight"), format!(".{stem}.bias"));
+            let count = |end: &str| tensors.iter().filter(|t| t.name.ends_with(end)).count();
+            let (weights, biases) = (count(&weight), count(&bias));
+            if wanted && biases < weights || !wanted && biases > 0 {
+                let wanted = format!("{} biases of {stem}", if wanted { weights } else { 0 });
+                return Err(root.refuse(key, &wanted, format!("{biases} in the files")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Opens a model: a folder, or a GGUF file, whose tensors stay as they are.

@@ -102,12 +102,8 @@ fn layer(config: &Config, rest: &str) -> Place {
         return Place::Unknown;
     };
     let change = match *name {
-        "attn_q" if config.architecture == Architecture::Llama => {
-            Change::Pairs { heads: config.heads }
-        }
-        "attn_k" if config.architecture == Architecture::Llama => {
-            Change::Pairs { heads: config.kv_heads }
-        }
+        "attn_q" if config.architecture.is_llama() => Change::Pairs { heads: config.heads },
+        "attn_k" if config.architecture.is_llama() => Change::Pairs { heads: config.kv_heads },
         name if is_gemma && name.ends_with("_norm") => Change::PlusOne,
         _ => Change::None,
     };
@@ -116,11 +112,13 @@ fn layer(config: &Config, rest: &str) -> Place {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Biases;
     use super::*;
 
     fn config(architecture: Architecture) -> Config {
         let (metadata, made) = (Vec::new(), Vec::new());
-        Config { architecture, heads: 4, kv_heads: 2, tied: true, metadata, made }
+        let biases = Biases { qkv: true, attention_output: true, mlp: true };
+        Config { architecture, heads: 4, kv_heads: 2, tied: true, biases, metadata, made }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::gguf::{Array, StrArray, Value};
 
 use super::HfError;
 use super::json::Object;
+use super::pipeline::{self, SpacePrefix, Steps, Unfollowed};
 
 /// Largest `tokenizer.json`; Gemma's has 33 MB.
 const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
@@ -62,6 +63,8 @@ struct File {
     pre_tokenizer: Json,
     #[serde(default)]
     post_processor: Json,
+    #[serde(default)]
+    decoder: Json,
     model: Model,
 }
 
@@ -71,6 +74,14 @@ struct Added {
     content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +93,14 @@ struct Model {
     byte_fallback: bool,
     #[serde(default)]
     unk_token: Option<String>,
+    #[serde(default)]
+    ignore_merges: bool,
+    #[serde(default)]
+    dropout: Option<f64>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
 }
 
 /// A merge, as older and as newer files write it.
@@ -126,16 +145,18 @@ pub(super) fn metadata(folder: &Path, config: &Object) -> Result<Vec<(String, Va
     if let Some(kind) = outer.model.r#type.filter(|kind| kind != "BPE") {
         return Err(refuse("model.type", "\"BPE\"", format!("{kind:?}")));
     }
-    let file: File = serde_json::from_slice(&text).map_err(wrong)?;
+    let mut file: File = serde_json::from_slice(&text).map_err(wrong)?;
     drop(text);
     let settings = Object::read_if_there(&folder.join("tokenizer_config.json"))?;
+    take_decoder_flags(&mut file, &settings)?;
+    let steps = follow(&file).map_err(|step| refuse(&step.key, &step.wanted, step.found))?;
     let vocab = Vocab::new(&file).map_err(|found| {
         refuse("model.vocab", &format!("ids below {VOCAB_MAX}, each once"), found)
     })?;
     let mut keys = Keys { entries: Vec::new() };
-    vocab.write(&file, &mut keys);
+    vocab.write(&file, &steps, &mut keys);
     special_ids(&file, &vocab, &settings, config, &mut keys)?;
-    generation(folder, &vocab, &mut keys)?;
+    super::generation::read(folder, config, vocab.tokens.len(), &mut keys.entries)?;
     for (name, key) in
         [("default", "tokenizer.chat_template"), ("tool_use", "tokenizer.chat_template.tool_use")]
     {
@@ -143,6 +164,72 @@ pub(super) fn metadata(folder: &Path, config: &Object) -> Result<Vec<(String, Va
         keys.add(key, template.as_str());
     }
     Ok(keys.entries)
+}
+
+/// Flags of added tokens that `tokenizer_config.json` has otherwise: they go first there.
+fn take_decoder_flags(file: &mut File, settings: &Object) -> Result<(), HfError> {
+    let Some(flags) = settings.opt_object("added_tokens_decoder")? else { return Ok(()) };
+    for added in &mut file.added_tokens {
+        let Some(own) = flags.opt_object(&added.id.to_string())? else { continue };
+        if own.opt_str("content")?.is_some_and(|content| content != added.content) {
+            let key = format!("added_tokens_decoder.{}.content", added.id);
+            let wanted = format!("{:?}, as in tokenizer.json", added.content);
+            return Err(settings.refuse(
+                &key,
+                &wanted,
+                own.opt_str("content")?.unwrap_or_default(),
+            ));
+        }
+        let flag = |key: &str, usual: bool| Ok::<_, HfError>(own.opt_bool(key)?.unwrap_or(usual));
+        added.special = flag("special", added.special)?;
+        added.single_word = flag("single_word", added.single_word)?;
+        added.lstrip = flag("lstrip", added.lstrip)?;
+        added.rstrip = flag("rstrip", added.rstrip)?;
+        added.normalized = flag("normalized", added.normalized)?;
+    }
+    Ok(())
+}
+
+/// The steps around the vocabulary; refuses what hob does not follow.
+fn follow(file: &File) -> Result<Steps, Unfollowed> {
+    let model = &file.model;
+    if let Some(dropout) = model.dropout.filter(|dropout| *dropout != 0.0) {
+        return Err(Unfollowed::new("model.dropout", "null", dropout));
+    }
+    for (key, part) in [
+        ("model.continuing_subword_prefix", &model.continuing_subword_prefix),
+        ("model.end_of_word_suffix", &model.end_of_word_suffix),
+    ] {
+        if let Some(part) = part.as_deref().filter(|part| !part.is_empty()) {
+            return Err(Unfollowed::new(key, "null", format!("{part:?}")));
+        }
+    }
+    pipeline::check_decoder(&file.decoder)?;
+    let steps = if model.byte_fallback {
+        if model.ignore_merges {
+            return Err(Unfollowed::new("model.ignore_merges", "false with byte_fallback", true));
+        }
+        pipeline::escaped(&file.normalizer, &file.pre_tokenizer)?
+    } else {
+        pipeline::bytes(&file.normalizer, &file.pre_tokenizer)?
+    };
+    for added in &file.added_tokens {
+        let key = |flag: &str| format!("added_tokens.{}.{flag}", added.id);
+        if added.single_word {
+            return Err(Unfollowed::new(&key("single_word"), "false", true));
+        }
+        if added.lstrip && added.rstrip {
+            return Err(Unfollowed::new(&key("lstrip"), "false beside rstrip", true));
+        }
+        // It is looked for in text as the normaliser leaves it, which this leaves as it is.
+        let is_changed = steps.prefix == SpacePrefix::Everywhere
+            || added.content.contains([' ', '▁'])
+            || steps.form.is_some() && !added.content.is_ascii();
+        if added.normalized && !file.normalizer.is_null() && is_changed {
+            return Err(Unfollowed::new(&key("normalized"), "false", true));
+        }
+    }
+    Ok(steps)
 }
 
 struct Keys {
@@ -191,8 +278,17 @@ impl Vocab {
     }
 
     /// Writes tokens, types, merges or scores, and the kind of tokenizer.
-    fn write(&self, file: &File, keys: &mut Keys) {
+    fn write(&self, file: &File, steps: &Steps, keys: &mut Keys) {
         let mut types = self.types.clone();
+        if let Some(form) = &steps.form {
+            keys.add("tokenizer.ggml.normalizer", form.as_str());
+        }
+        keys.add("tokenizer.ggml.ignore_merges", Value::Bool(file.model.ignore_merges));
+        let mut strips = vec![0; self.tokens.len()];
+        for added in &file.added_tokens {
+            strips[added.id as usize] = i32::from(added.lstrip) + 2 * i32::from(added.rstrip);
+        }
+        keys.add("tokenizer.ggml.token_strips", Value::Array(Array::I32(strips)));
         let names = self.tokens.iter().enumerate().map(|(id, token)| match token {
             Some(text) => text.clone(),
             None => format!("[PAD{id}]"),
@@ -209,7 +305,13 @@ impl Vocab {
                 types[id as usize] = UNKNOWN;
             }
             keys.add("tokenizer.ggml.model", "llama");
-            keys.add("tokenizer.ggml.add_space_prefix", Value::Bool(adds_space(file)));
+            let puts_space = steps.prefix != SpacePrefix::Never;
+            keys.add("tokenizer.ggml.add_space_prefix", Value::Bool(puts_space));
+            match steps.prefix {
+                SpacePrefix::Always => keys.add("tokenizer.ggml.space_prefix", "always"),
+                SpacePrefix::First => keys.add("tokenizer.ggml.space_prefix", "first"),
+                SpacePrefix::Everywhere | SpacePrefix::Never => {}
+            }
             keys.add("tokenizer.ggml.scores", Value::Array(Array::F32(scores(file, self))));
         } else {
             keys.add("tokenizer.ggml.model", "gpt2");
@@ -250,16 +352,6 @@ fn has(json: &Json, kind: &str, with: &dyn Fn(&Json) -> bool) -> bool {
         Json::Array(values) => values.iter().any(|value| has(value, kind, with)),
         _ => false,
     }
-}
-
-/// Whether a space is put before the text.
-fn adds_space(file: &File) -> bool {
-    let prepends = has(&file.normalizer, "Prepend", &|_| true);
-    let scheme = |json: &Json| match json.get("prepend_scheme").and_then(Json::as_str) {
-        Some(scheme) => scheme != "never",
-        None => json.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(false),
-    };
-    prepends || has(&file.pre_tokenizer, "Metaspace", &scheme)
 }
 
 /// The name of the rule by which words are cut. Patterns that have no name become one that no
@@ -308,14 +400,16 @@ fn special_ids(
     config: &Object,
     keys: &mut Keys,
 ) -> Result<(), HfError> {
-    let from_config = |key: &str| config.get(key).and_then(Json::as_u64).map(|id| id as u32);
+    // The first, where there is a list.
+    let first = |id: &Json| id.as_array().map_or(id.as_u64(), |ids| ids.first()?.as_u64());
+    let from_config = |key: &str| config.get(key).and_then(first).map(|id| id as u32);
     let inside = |id: &u32| (*id as usize) < vocab.tokens.len();
     let find = |name: &str| {
         let by_text = token_text(settings, &format!("{name}_token")).and_then(|t| vocab.id(t));
         by_text.or_else(|| from_config(&format!("{name}_token_id")).filter(inside))
     };
-    let bos = find("bos");
-    let named = [("bos", bos), ("eos", find("eos")), ("padding", find("pad"))];
+    let (bos, eos) = (find("bos"), find("eos"));
+    let named = [("bos", bos), ("eos", eos), ("padding", find("pad"))];
     for (name, id) in named.into_iter().chain([("unknown", find("unk"))]) {
         if let Some(id) = id {
             keys.add(&format!("tokenizer.ggml.{name}_token_id"), id);
@@ -323,49 +417,23 @@ fn special_ids(
     }
     let class = settings.opt_str("tokenizer_class")?.unwrap_or_default();
     let has_class = ["LlamaTokenizer", "Gemma"].iter().any(|start| class.starts_with(start));
-    let begins = has(&file.post_processor, "TemplateProcessing", &|json| {
-        let first = json.get("single").and_then(|single| single.get(0));
-        let id = first.and_then(|first| first.get("SpecialToken")).and_then(|t| t.get("id"));
-        let id = id.and_then(Json::as_str).and_then(|text| vocab.id(text));
-        id.is_some() && id == bos
-    });
+    let [before, behind] = pipeline::template(&file.post_processor).map_err(|step| {
+        settings.refuse_in("tokenizer.json", &step.key, &step.wanted, step.found)
+    })?;
+    let is_one = |tokens: &[&str], wanted: Option<u32>, name: &str| match tokens {
+        [] => Ok(false),
+        [one] if wanted.is_some() && vocab.id(one) == wanted => Ok(true),
+        _ => {
+            let wanted = format!("{name} alone, or nothing, on its side of the text");
+            let found = format!("{tokens:?}");
+            Err(settings.refuse_in("tokenizer.json", "post_processor.single", &wanted, found))
+        }
+    };
+    let (begins, ends) = (is_one(&before, bos, "BOS")?, is_one(&behind, eos, "EOS")?);
     let adds_bos = settings.opt_bool("add_bos_token")?.unwrap_or(begins || has_class);
     keys.add("tokenizer.ggml.add_bos_token", Value::Bool(adds_bos && bos.is_some()));
-    if let Some(adds_eos) = settings.opt_bool("add_eos_token")? {
-        keys.add("tokenizer.ggml.add_eos_token", Value::Bool(adds_eos));
-    }
-    Ok(())
-}
-
-/// What `generation_config.json` says: the tokens that end a generation, and how to sample.
-fn generation(folder: &Path, vocab: &Vocab, keys: &mut Keys) -> Result<(), HfError> {
-    let object = Object::read_if_there(&folder.join("generation_config.json"))?;
-    let ids: Vec<u32> = match object.get("eos_token_id") {
-        Some(Json::Array(ids)) => ids.iter().filter_map(Json::as_u64).map(|id| id as u32).collect(),
-        Some(id) => id.as_u64().map(|id| id as u32).into_iter().collect(),
-        None => Vec::new(),
-    };
-    if let Some(id) = ids.iter().find(|id| **id as usize >= vocab.tokens.len()) {
-        let wanted = format!("ids below {}", vocab.tokens.len());
-        return Err(object.refuse("eos_token_id", &wanted, id));
-    }
-    if !ids.is_empty() {
-        keys.add("tokenizer.ggml.eos_token_ids", Value::Array(Array::U32(ids)));
-    }
-    if let Some(value) = object.opt_f32("repetition_penalty")? {
-        keys.add("general.sampling.penalty_repeat", value);
-    }
-    // Without sampling the rest means nothing.
-    if object.opt_bool("do_sample")? == Some(true) {
-        for (key, from) in [("temp", "temperature"), ("top_p", "top_p"), ("min_p", "min_p")] {
-            if let Some(value) = object.opt_f32(from)? {
-                keys.add(&format!("general.sampling.{key}"), value);
-            }
-        }
-        if let Some(value) = object.opt_u32("top_k")? {
-            keys.add("general.sampling.top_k", value);
-        }
-    }
+    let adds_eos = settings.opt_bool("add_eos_token")?.unwrap_or(ends);
+    keys.add("tokenizer.ggml.add_eos_token", Value::Bool(adds_eos && eos.is_some()));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::{TokenizerError, VocabSource, byte_level, unicode};
 #[derive(Debug)]
 pub(super) struct Bpe {
     pre: PreTokenizer,
+    ignore_merges: bool,
     /// The token of each byte, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     /// Ids above the vocabulary, for what merges mention and the vocabulary lacks.
@@ -30,7 +31,8 @@ impl Bpe {
             vocab.id(written_byte(byte as u8, pre.rule().spelling).as_bytes()).unwrap_or(NO_TOKEN)
         });
         let merges = HashMap::with_capacity(source.merges.len());
-        let mut bpe = Self { pre, byte_ids, unlisted: HashMap::new(), merges };
+        let ignore_merges = source.ignore_merges.unwrap_or(pre.rule().ignore_merges);
+        let mut bpe = Self { pre, ignore_merges, byte_ids, unlisted: HashMap::new(), merges };
         let mut joined = String::new();
         for (rank, merge) in source.merges.iter().enumerate() {
             // The left part has at least one character, which may itself be a space.
@@ -121,7 +123,7 @@ impl Bpe {
             if !has_more(word, meter, out) {
                 return;
             }
-            if self.pre.rule().ignore_merges {
+            if self.ignore_merges {
                 written.clear();
                 written.extend(word.bytes().map(byte_level::byte_to_char));
                 if let Some(id) = vocab.id(written.as_bytes()) {
@@ -152,7 +154,7 @@ impl Bpe {
         let rule = self.pre.rule();
         let is_line_ends = rule.keeps_line_ends_whole && word.bytes().all(|byte| byte == b'\n');
         if let Some(id) = vocab.id(word.as_bytes())
-            && (is_line_ends || rule.ignore_merges)
+            && (is_line_ends || self.ignore_merges)
         {
             out.push(id);
             return;

@@ -1,5 +1,7 @@
 //! Text to tokens.
 
+use std::borrow::Cow;
+
 use super::bpe::Bpe;
 use super::meter::Meter;
 use super::pre_names::Spelling;
@@ -147,16 +149,19 @@ impl Tokenizer {
         out.reserve(text.len() / 8 + 2);
         out.extend(self.added_bos.filter(|_| add_special));
         if !text.is_empty() {
-            let mut behind_special = true;
+            let (mut behind_special, mut is_first) = (true, true);
             let fragments = self.specials.split(&self.vocab, text, parse_special, meter);
             for fragment in fragments.into_iter().flatten() {
                 match fragment {
                     Fragment::Token(id) => out.push(id),
-                    Fragment::Text(text) => self.encode_text(text, behind_special, meter, out)?,
+                    Fragment::Text(text) => {
+                        self.encode_text(text, (behind_special, is_first), meter, out)?;
+                    }
                 }
                 meter.has_tokens(out.len());
                 meter.check()?;
                 behind_special = matches!(fragment, Fragment::Token(_));
+                is_first = false;
             }
             meter.check()?;
         }
@@ -167,13 +172,19 @@ impl Tokenizer {
     fn encode_text(
         &self,
         text: &str,
-        behind_special: bool,
+        (behind_special, is_first): (bool, bool),
         meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        let text = &*match self.normal_form {
+            Some(form) => form.of(text),
+            None => Cow::Borrowed(text),
+        };
         match &self.model {
             Model::Bpe(bpe) => bpe.encode(&self.vocab, text, self.lowercase, meter, out),
-            Model::Spm(spm) => spm.encode(&self.vocab, text, behind_special, meter, out)?,
+            Model::Spm(spm) => {
+                spm.encode(&self.vocab, text, (behind_special, is_first), meter, out)?;
+            }
             Model::WordPiece(wordpiece) => wordpiece.encode(&self.vocab, text, meter, out),
             Model::Unigram(unigram) => unigram.encode(&self.vocab, text, meter, out)?,
         }

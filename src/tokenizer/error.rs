@@ -75,6 +75,12 @@ pub enum TokenizerError {
         /// What is wrong.
         detail: &'static str,
     },
+    /// A normalisation form that Unicode does not have.
+    #[error("tokenizer.ggml.normalizer: wanted nfc, nfd, nfkc or nfkd, found {found:?}")]
+    UnknownNormalizer {
+        /// What stands there.
+        found: String,
+    },
     /// The special tokens' texts cannot be searched for.
     #[error("the special tokens' texts do not fit a matcher: {0}")]
     Specials(#[from] aho_corasick::BuildError),

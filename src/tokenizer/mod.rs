@@ -44,6 +44,7 @@ pub use stream::StreamDecoder;
 
 use encode::Model;
 use specials::Specials;
+use unicode::NormalForm;
 use vocab::Vocab;
 
 /// A model's tokenizer.
@@ -63,6 +64,8 @@ pub struct Tokenizer {
     added_end: Option<u32>,
     /// Text is taken in lower case by a vocabulary of words.
     lowercase: bool,
+    /// Form that text is brought to behind the search for special tokens.
+    normal_form: Option<NormalForm>,
 }
 
 impl Tokenizer {
@@ -113,6 +116,7 @@ impl Tokenizer {
             added_bos,
             added_end: if is_bert { added_sep } else { added_eos },
             lowercase: source.lowercase.unwrap_or(false),
+            normal_form: source.normalizer.as_deref().map(NormalForm::named).transpose()?,
         })
     }
 
@@ -157,7 +161,7 @@ impl Tokenizer {
     /// number of bytes that it does not know.
     #[must_use]
     pub fn tokens_min(&self, text: &str) -> usize {
-        if !self.model.keeps_every_byte() {
+        if self.normal_form.is_some() || !self.model.keeps_every_byte() {
             return 0;
         }
         let bytes = match self.specials.swallow() {

@@ -60,6 +60,17 @@ pub struct VocabSource {
     /// A space is put before the text, by SPM also behind special tokens; `None` is yes for SPM and
     /// no for Unigram.
     pub add_space_prefix: Option<bool>,
+    /// White space that each token swallows where it is found in text: 0 none, 1 before it, 2
+    /// behind it; empty leaves that to the model's names. This and the three below are of keys that
+    /// hob makes of a folder.
+    pub token_strips: Vec<i32>,
+    /// Unicode's normalisation form of text, `nfc`, `nfd`, `nfkc` or `nfkd`; `None` is as it comes.
+    pub normalizer: Option<String>,
+    /// BPE: a word that is a token as it stands is not merged; `None` leaves it to `pre`.
+    pub ignore_merges: Option<bool>,
+    /// SPM: a space is put before text that begins with none, `always` also behind special tokens,
+    /// `first` at the beginning alone; `None` is as `add_space_prefix`.
+    pub space_prefix: Option<String>,
     /// Unigram: white space is one space, and none at the end; `None` is no.
     pub remove_extra_whitespaces: Option<bool>,
     /// WordPiece: text in lower case; `None` is yes.
@@ -111,6 +122,13 @@ impl VocabSource {
             add_eos: flag("add_eos_token")?,
             add_sep: flag("add_sep_token")?,
             add_space_prefix: flag("add_space_prefix")?,
+            token_strips: metadata
+                .opt_i32_array("tokenizer.ggml.token_strips")?
+                .unwrap_or_default()
+                .into_owned(),
+            normalizer: owned(metadata.opt_str("tokenizer.ggml.normalizer")?),
+            ignore_merges: flag("ignore_merges")?,
+            space_prefix: owned(metadata.opt_str("tokenizer.ggml.space_prefix")?),
             remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
             lowercase: normalizer("lowercase")?,
             strip_accents: normalizer("strip_accents")?,

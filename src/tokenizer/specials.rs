@@ -57,8 +57,16 @@ enum Strip {
 }
 
 impl Strip {
-    /// By the names of model, architecture and pre-tokenizer: the files do not say.
-    fn of(token: &str, source: &VocabSource) -> Self {
+    /// As the file says, or by the names of model, architecture and pre-tokenizer, as most files do
+    /// not say.
+    fn of(id: u32, token: &str, source: &VocabSource) -> Self {
+        if !source.token_strips.is_empty() {
+            return match source.token_strips.get(id as usize) {
+                Some(1) => Self::Before,
+                Some(2) => Self::Behind,
+                _ => Self::Nothing,
+            };
+        }
         let contains = |text: &Option<String>, parts: &[&str]| {
             let text = text.as_deref().unwrap_or_default().to_lowercase();
             parts.iter().any(|part| text.contains(part))
@@ -95,7 +103,7 @@ impl Specials {
             lengths.push(Length { bytes, first, matcher: self::matcher(vocab, same)? });
             first += same.len();
         }
-        let strips = ids.iter().map(|id| Strip::of(vocab.text(*id), source)).collect();
+        let strips = ids.iter().map(|id| Strip::of(*id, vocab.text(*id), source)).collect();
         Ok(Self { ids, matcher, lengths, strips })
     }
 

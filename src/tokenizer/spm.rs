@@ -13,6 +13,10 @@ pub(super) struct Spm {
     /// The token that writes each byte where no token has the character, or [`NO_TOKEN`].
     byte_ids: [u32; 256],
     pub(super) add_space_prefix: bool,
+    /// Text that begins with a space is given no other one.
+    spares_space: bool,
+    /// The space is put before the whole text alone.
+    first_alone: bool,
 }
 
 impl Spm {
@@ -30,19 +34,25 @@ impl Spm {
                 .unwrap_or(NO_TOKEN)
         });
         let add_space_prefix = source.add_space_prefix.unwrap_or(true);
-        Self { keys, byte_ids, add_space_prefix }
+        let spares_space = source.space_prefix.is_some();
+        let first_alone = source.space_prefix.as_deref() == Some("first");
+        Self { keys, byte_ids, add_space_prefix, spares_space, first_alone }
     }
 
-    /// `behind_special`: the text begins here, or a special token stands before it.
+    /// `behind_special`: the text begins here, or a special token stands before it; `is_first`: it
+    /// begins here.
     pub(super) fn encode(
         &self,
         vocab: &Vocab,
         text: &str,
-        behind_special: bool,
+        (behind_special, is_first): (bool, bool),
         meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let prefix = if self.add_space_prefix && behind_special { SPM_SPACE } else { "" };
+        let adds =
+            self.add_space_prefix && if self.first_alone { is_first } else { behind_special };
+        let spares = self.spares_space && text.starts_with([' ', '▁']);
+        let prefix = if adds && !spares { SPM_SPACE } else { "" };
         let escaped = format!("{prefix}{}", text.replace(' ', SPM_SPACE));
         let bytes = escaped.as_bytes();
         let mut merger = Merger::default();

@@ -3,10 +3,49 @@
 //! llama.cpp's tables are those of Unicode 15.1; a character that came later has none of the
 //! properties here, whatever the tables of the `regex` crate have learned since.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use regex_syntax::hir::{Class, HirKind};
+use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::decompose_canonical;
+
+use super::TokenizerError;
+
+/// A normalisation form of Unicode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NormalForm {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+}
+
+impl NormalForm {
+    /// The form of that name in `tokenizer.ggml.normalizer`.
+    pub(super) fn named(name: &str) -> Result<Self, TokenizerError> {
+        match name {
+            "nfc" => Ok(Self::Nfc),
+            "nfd" => Ok(Self::Nfd),
+            "nfkc" => Ok(Self::Nfkc),
+            "nfkd" => Ok(Self::Nfkd),
+            found => Err(TokenizerError::UnknownNormalizer { found: found.to_owned() }),
+        }
+    }
+
+    /// The text in this form. ASCII is in all of them.
+    pub(super) fn of(self, text: &str) -> Cow<'_, str> {
+        if text.is_ascii() {
+            return Cow::Borrowed(text);
+        }
+        Cow::Owned(match self {
+            Self::Nfc => text.nfc().collect(),
+            Self::Nfd => text.nfd().collect(),
+            Self::Nfkc => text.nfkc().collect(),
+            Self::Nfkd => text.nfkd().collect(),
+        })
+    }
+}
 
 /// The pattern with each of its general categories cut down to what Unicode 15.1 had.
 pub(super) fn dated(pattern: &str) -> String {

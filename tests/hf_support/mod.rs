@@ -132,13 +132,21 @@ pub fn config(file: &GgufFile, architecture: &str) -> Value {
         "rope_theta": opt_float("rope.freq_base").unwrap_or(10_000.0),
         "hidden_act": "silu",
         "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": opt_number("attention.sliding_window").unwrap_or(0),
+        "sliding_window": opt_number("attention.sliding_window"),
         "tie_word_embeddings": file.tensor("output.weight").is_none(),
         "bos_token_id": 1,
         "eos_token_id": 2,
     });
-    if architecture == "gemma2" {
+    if architecture == "phi3" {
+        config["sliding_window"] = Value::Null; // of the file's it is not followed
+    }
+    if is_gemma(architecture) {
         config["query_pre_attn_scalar"] = head_dim.into();
+    }
+    if architecture == "gemma3" {
+        config["rope_local_base_freq"] = opt_float("rope.freq_base_swa").unwrap_or(10_000.0).into();
+    }
+    if architecture == "gemma2" {
         for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
             config[name] = opt_float(name).into();
         }
@@ -191,7 +199,10 @@ fn tokenizer(file: &GgufFile) -> Value {
     merges.sort_by(|a, b| b.0.total_cmp(&a.0));
     json!({
         "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]},
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ]},
         "model": {
             "type": "BPE", "vocab": vocab, "unk_token": "<unk>", "byte_fallback": true,
             "merges": merges.into_iter().map(|(_, merge)| merge).collect::<Vec<_>>(),
