@@ -165,7 +165,6 @@ fn keys_that_would_change_results_are_followed_or_refused_by_name() {
     };
     refused("llama-yarn", "attention.sliding_window", 8_u32.into());
     refused("llama-yarn", "attention.clamp_kqv", 8.0_f32.into());
-    refused("llama-yarn", "attention.scale", 0.5_f32.into());
     refused("llama-yarn", "rope.scaling.yarn_log_multiplier", 0.5_f32.into());
     refused("gemma", "final_logit_softcapping", 30.0_f32.into());
     refused("phi2", "logit_scale", 0.5_f32.into());

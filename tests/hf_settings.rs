@@ -237,7 +237,7 @@ fn windows_are_those_of_the_layers_that_have_them() {
     ] {
         assert_eq!(windowed(class, &change), Ok(wanted.to_owned()), "{class} {change:?}");
     }
-    let message = windowed("gemma3", &[("layer_types", json!(["chunked_attention"; 1]))]);
+    let message = windowed("gemma3", &[("layer_types", json!(["chunked_attention"]))]);
     assert!(message.unwrap_err().contains("layer_types: wanted 4 of"));
 }
 

@@ -9,7 +9,9 @@ use crate::gguf::{GgufFile, Metadata, Value};
 /// True for a value that leaves results as they are without the key.
 fn changes_nothing(key: &str, value: &Value) -> bool {
     let is_factor = key.ends_with("_scale") || key.ends_with(".scale") || key.ends_with("_factor");
-    let is_neutral = |value: f64| value == 0.0 || is_factor && value == 1.0;
+    // One group of experts is no groups; the first way of weighing them is the softmax.
+    let is_first = key.starts_with("expert_group_") || key == "expert_gating_func";
+    let is_neutral = |value: f64| value == 0.0 || (is_factor || is_first) && value == 1.0;
     match value {
         Value::Bool(value) => !value || key == "attention.causal",
         Value::F32(value) => is_neutral(f64::from(*value)),
@@ -33,9 +35,10 @@ pub(super) struct Keys<'a> {
 
 /// Keys that change results wherever llama.cpp reads them. A file of an architecture that does not
 /// read one of these, here, is refused, unless its value says that nothing is changed: 0, false,
-/// or a factor of 1. All other keys that nothing reads tell people about the model, or how it was
-/// made, or are of architectures that hob does not run.
-const CHANGING: [&str; 40] = [
+/// or a factor of 1. `attention.scale` is none of them: llama.cpp passes it over where hob does, as
+/// a golden of llama holds. All other keys that nothing reads tell people about the model, or how
+/// it was made, or are of architectures that hob does not run.
+const CHANGING: [&str; 39] = [
     "attention.block_count",
     "attention.causal",
     "attention.chunk_size",
@@ -46,7 +49,6 @@ const CHANGING: [&str; 40] = [
     "attention.max_alibi_bias",
     "attention.output_scale",
     "attention.q_lora_rank",
-    "attention.scale",
     "attention.shared_kv_layers",
     "attention.sliding_window_pattern",
     "attention.temperature_length",
@@ -96,6 +98,11 @@ impl<'a> Keys<'a> {
         let name = format!("{}.{key}", self.architecture);
         self.read.borrow_mut().insert(name.clone());
         name
+    }
+
+    /// Counts keys as read that mean nothing in this file.
+    pub(super) fn pass_over(&self, keys: &[&str]) {
+        keys.iter().for_each(|key| drop(self.name(key)));
     }
 
     /// Refuses a file with a key that would change results and that nobody has asked for.

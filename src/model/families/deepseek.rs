@@ -21,6 +21,14 @@ fn read(keys: &Keys<'_>, hyper: &mut HyperParams) -> Result<(), ModelLoadError> 
     let key = "leading_dense_block_count";
     let dense = keys.metadata().opt_u32(&keys.name(key))?.unwrap_or(0) as usize;
     if dense >= hyper.layers.len() {
+        // No layer has experts.
+        keys.pass_over(&[
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_count",
+            "expert_weights_norm",
+            "expert_weights_scale",
+        ]);
         return Ok(());
     }
     let mut mixture = Mixture::require(keys, hyper)?;
