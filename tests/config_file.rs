@@ -106,7 +106,9 @@ fn user_file_comes_before_the_default_and_explicit_must_exist() {
 fn default_places_follow_xdg_and_systemd() {
     let home = Some(PathBuf::from("/home/ada"));
     let bare = Places { uid: 1000, home: home.clone(), ..Places::default() };
-    assert_eq!(bare.socket(), Path::new("/tmp/hob-1000/hob.sock"));
+    assert_eq!(bare.socket(), Path::new("/home/ada/.local/state/hob/hob.sock"));
+    let homeless = Places { uid: 1000, ..Places::default() };
+    assert_eq!(homeless.socket(), Path::new("/run/hob-1000/hob.sock"), "which only root can make");
     assert_eq!(bare.config_files()[0], Path::new("/home/ada/.config/hob/hobd.toml"));
     assert_eq!(bare.cache_dir(&Config::default()), Some("/home/ada/.cache/hob".into()));
     let root = Places { uid: 0, ..Places::default() };

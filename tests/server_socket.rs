@@ -125,8 +125,11 @@ async fn folders_that_others_write_to_and_long_paths_are_refused() {
     let (folder, path) = in_folder();
     let parent = path.parent().unwrap();
     fs::create_dir_all(parent).unwrap();
-    fs::set_permissions(parent, PermissionsExt::from_mode(0o777)).unwrap();
-    assert!(matches!(BoundSocket::bind(&path), Err(SocketError::UnsafeFolder { .. })));
+    for mode in [0o777, 0o770, 0o702] {
+        fs::set_permissions(parent, PermissionsExt::from_mode(mode)).unwrap();
+        let refused = matches!(BoundSocket::bind(&path), Err(SocketError::UnsafeFolder { .. }));
+        assert!(refused, "{mode:o}");
+    }
     fs::set_permissions(parent, PermissionsExt::from_mode(0o1777)).unwrap();
     BoundSocket::bind(&path).unwrap();
     let long = folder.path().join("x".repeat(108));

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::interrupt::Interrupts;
+use super::peer::{CredentialReader, Writer, untrusted_user};
 use crate::protocol::{
     CancelParams, ClientInfo, ErrorObject, GenerateParams, GenerateResult, GenerateToken,
     InitializeParams, InitializeResult, PROTOCOL_VERSION, RequestId, ServerMessage,
@@ -56,6 +57,19 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Another user listens.
+    #[error(
+        "uid {uid} serves {}, and could read prompts and forge answers: hob talks to a daemon of \
+         its own user or of root, or to one of the user whose folder the socket is in, where \
+         nobody else can have made that folder",
+        .socket.display()
+    )]
+    Untrusted {
+        /// The socket.
+        socket: PathBuf,
+        /// The user.
+        uid: u32,
     },
     /// The connection broke before the answer was complete.
     #[error("the connection to hobd was lost during {method}{}", reason(.source))]
@@ -108,24 +122,36 @@ pub struct Client {
     incoming: Receiver<Incoming>,
     sender: Sender<Incoming>,
     last_id: i64,
+    /// Who answers.
+    writer: Writer,
 }
 
 impl Client {
     /// Connects to the daemon that listens on `socket`.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] if none does.
+    /// [`ClientError::Unreachable`] if none does, and [`ClientError::Untrusted`] if it is the
+    /// daemon of a user who is not to see prompts.
     pub fn connect(socket: &Path) -> Result<Self, ClientError> {
         let unreachable = |source| ClientError::Unreachable { socket: socket.to_owned(), source };
         let stream = UnixStream::connect(socket).map_err(unreachable)?;
+        if let Some(uid) = untrusted_user(&stream, socket).map_err(unreachable)? {
+            return Err(ClientError::Untrusted { socket: socket.to_owned(), uid });
+        }
         let reader = stream.try_clone().map_err(unreachable)?;
+        let (reader, writer) = CredentialReader::new(reader).map_err(unreachable)?;
         let (sender, incoming) = mpsc::channel();
         let to_client = sender.clone();
         thread::Builder::new()
             .name("reader".into())
             .spawn(move || read_messages(reader, &to_client))
             .map_err(unreachable)?;
-        Ok(Self { stream, incoming, sender, last_id: 0 })
+        Ok(Self { stream, incoming, sender, last_id: 0, writer })
+    }
+
+    /// The process that answered last, by the kernel's word; `None` where it did not say.
+    pub(super) fn daemon_pid(&self) -> Option<i32> {
+        self.writer.pid()
     }
 
     /// Introduces this client and asks who answers.
@@ -268,7 +294,7 @@ fn read_result<R: DeserializeOwned>(
 }
 
 /// Sends on what arrives, until the connection ends or nobody listens.
-fn read_messages(stream: UnixStream, to_client: &Sender<Incoming>) {
+fn read_messages(stream: CredentialReader, to_client: &Sender<Incoming>) {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {

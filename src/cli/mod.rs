@@ -23,6 +23,7 @@ mod metrics;
 mod models;
 mod output;
 mod paths;
+mod peer;
 mod perplexity;
 mod pull;
 mod quantize;

@@ -11,17 +11,24 @@ use super::{CliError, daemon, exit, output};
 const TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 pub(crate) fn run(global: &GlobalOptions) -> Result<u8, CliError> {
-    let daemon = daemon::connect(global)?.daemon.server;
-    let failed = |source: Errno| CliError::Stop { pid: daemon.pid, source: source.into() };
-    let raw = i32::try_from(daemon.pid).ok().and_then(Pid::from_raw);
-    let pid = raw.ok_or_else(|| failed(Errno::SRCH))?;
+    let mut connection = daemon::connect(global)?;
+    let said = connection.daemon.server.pid;
+    let failed = |source: Errno| CliError::Stop { pid: said, source: source.into() };
+    // The process that answered, not the one it says it is: it could name any.
+    let raw = connection.client.daemon_pid().ok_or_else(|| failed(Errno::SRCH))?;
+    let pid = Pid::from_raw(raw).ok_or_else(|| failed(Errno::SRCH))?;
     // It can be read once the process has ended, whoever waits for that.
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
+    // The number may have been another process's by then: it is the daemon's if that answers still.
+    connection.client.initialize()?;
+    if connection.client.daemon_pid() != Some(raw) {
+        return Err(failed(Errno::SRCH));
+    }
     pidfd_send_signal(&process, Signal::TERM).map_err(failed)?;
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     if poll(&mut ended, Some(&TIMEOUT)).map_err(failed)? == 0 {
         return Err(failed(Errno::TIMEDOUT));
     }
-    output::note(&format_args!("hobd (process {}) has stopped", daemon.pid));
+    output::note(&format_args!("hobd (process {raw}) has stopped"));
     Ok(exit::DONE)
 }

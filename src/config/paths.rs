@@ -5,6 +5,8 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Config, ConfigError};
@@ -22,7 +24,7 @@ pub struct Places {
     pub uid: u32,
     /// `HOME`.
     pub home: Option<PathBuf>,
-    /// `XDG_RUNTIME_DIR`.
+    /// `XDG_RUNTIME_DIR`; where it is not set, `/run/user/UID` if that is there.
     pub xdg_runtime_dir: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`.
     pub xdg_config_home: Option<PathBuf>,
@@ -44,10 +46,12 @@ impl Places {
     /// Those of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
         Self {
-            uid: rustix::process::geteuid().as_raw(),
+            uid,
             home: absolute(env::var_os("HOME")),
-            xdg_runtime_dir: absolute(env::var_os("XDG_RUNTIME_DIR")),
+            xdg_runtime_dir: absolute(env::var_os("XDG_RUNTIME_DIR"))
+                .or_else(|| own_runtime_dir(uid)),
             xdg_config_home: absolute(env::var_os("XDG_CONFIG_HOME")),
             xdg_data_home: absolute(env::var_os("XDG_DATA_HOME")),
             xdg_cache_home: absolute(env::var_os("XDG_CACHE_HOME")),
@@ -60,7 +64,8 @@ impl Places {
 
     /// Default socket of a daemon: in the service's `RUNTIME_DIRECTORY`, else
     /// `$XDG_RUNTIME_DIR/hob/hob.sock`, else `/run/hob-0/hob.sock` for root, whose own daemon is
-    /// not the system's, and `/tmp/hob-UID/hob.sock` for others.
+    /// not the system's, and `hob/hob.sock` in the folder of the user's state for others. Nobody
+    /// else can make any of these folders first.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         if let Some(folder) = &self.runtime_directory {
@@ -70,11 +75,13 @@ impl Places {
     }
 
     fn user_socket(&self) -> PathBuf {
-        match &self.xdg_runtime_dir {
+        if let Some(folder) = &self.xdg_runtime_dir {
+            return folder.join("hob").join(SOCKET_NAME);
+        }
+        let state = self.xdg(self.xdg_state_home.as_deref(), ".local/state");
+        match state.filter(|_| self.uid != 0) {
             Some(folder) => folder.join("hob").join(SOCKET_NAME),
-            // Where nobody else can have made the folder before.
-            None if self.uid == 0 => Path::new("/run/hob-0").join(SOCKET_NAME),
-            None => PathBuf::from(format!("/tmp/hob-{}", self.uid)).join(SOCKET_NAME),
+            None => PathBuf::from(format!("/run/hob-{}", self.uid)).join(SOCKET_NAME),
         }
     }
 
@@ -146,6 +153,14 @@ impl Places {
             .map(Path::to_owned)
             .or_else(|| self.home.as_ref().map(|home| home.join(below_home)))
     }
+}
+
+/// systemd's folder for a user's sockets, which it makes at the user's first login, for a program
+/// that was started without its variable, as by cron or `su`.
+fn own_runtime_dir(uid: u32) -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("/run/user/{uid}"));
+    let found = fs::symlink_metadata(&folder).ok()?;
+    (uid != 0 && found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
 fn absolute(value: Option<OsString>) -> Option<PathBuf> {

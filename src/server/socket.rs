@@ -18,6 +18,8 @@ use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
 use interprocess::os::unix::uds_local_socket::tokio::Listener;
 use listenfd::ListenFd;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use tracing::{debug, warn};
@@ -209,10 +211,11 @@ fn make_folder(folder: &Path) -> Result<(), SocketError> {
             return Err(unsafe_for(format!("it belongs to uid {}", metadata.uid())));
         }
     }
-    const WRITABLE_BY_OTHERS: u32 = 0o002;
     const STICKY: u32 = 0o1000;
-    if target.mode() & (WRITABLE_BY_OTHERS | STICKY) == WRITABLE_BY_OTHERS {
-        return Err(unsafe_for("everybody may write to it, and it has no sticky bit".to_owned()));
+    for (bit, who) in [(0o002, "everybody"), (0o020, "its group")] {
+        if target.mode() & (bit | STICKY) == bit {
+            return Err(unsafe_for(format!("{who} may write to it, and it has no sticky bit")));
+        }
     }
     Ok(())
 }
@@ -276,8 +279,8 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     }
     match UnixStream::connect(path) {
         Ok(stream) => {
-            let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
-            let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+            let peer = getsockopt(&stream, PeerCredentials).ok();
+            let pid = peer.map(|peer| peer.pid()).filter(|pid| *pid > 0);
             Err(SocketError::AlreadyRunning { path: path.to_owned(), pid })
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -12,6 +12,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+/// Variable with the process id that a fake daemon says it has.
+pub const CLAIMED_PID: &str = "HOB_TEST_CLAIMED_PID";
+
 /// What the daemon does when asked to generate.
 #[derive(Clone)]
 pub enum Generation {
@@ -240,8 +243,10 @@ impl Peer {
     }
 
     fn initialized(&self) -> Value {
+        let claimed = std::env::var(CLAIMED_PID).ok();
+        let pid: u32 = claimed.map_or(4242, |pid| pid.parse().unwrap());
         json!({
-            "server": {"name": "hobd", "version": "0.1.0", "pid": 4242}, "protocol": 1,
+            "server": {"name": "hobd", "version": "0.1.0", "pid": pid}, "protocol": 1,
             "model": self.model(),
             "limits": {"frame_bytes_max": 1, "connections_max": 1, "requests_in_flight_max": 1,
                 "sessions_max": 1, "context_tokens": 2048, "stop_max": 16, "logprobs_max": 20},
