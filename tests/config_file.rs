@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hob::config::{Config, ConfigError, KvDtype, ModelTable, Places, Sampling, load, parse};
+use hob::config::{
+    Config, ConfigError, KvDtype, ModelTable, Places, SamplingOverrides, load, parse,
+};
 
 const FILE: &str = "/etc/hob/hobd.toml";
 
@@ -57,9 +59,12 @@ fn wrong_values_name_key_wanted_and_found() {
         ("socket = ", "hobd.toml:1: not TOML"),
         (
             "sampling = { top_p = 1.5 }",
-            "hobd.toml:1: sampling: wanted a table of temperature (0 to",
+            "hobd.toml:1: sampling: wanted a table with any of temperature (0 to",
         ),
-        ("sampling = { temp = 1 }", "hobd.toml:1: sampling: wanted a table of temperature (0 to"),
+        (
+            "sampling = { temp = 1 }",
+            "hobd.toml:1: sampling: wanted a table with any of temperature (0 to",
+        ),
         ("sampling = { top_k = \"x\" }", "found the string \"x\" (top_k)"),
         ("lora = [\"a=b\", \"c\"]", "found \"c\""),
         (
@@ -165,7 +170,7 @@ fn tables_of_models_are_read_and_checked() {
         path: "b.gguf".into(),
         kv_dtype: Some(KvDtype::F16),
         kv_tokens: Some(64),
-        sampling: Sampling { temperature: Some(1.0), ..Sampling::default() },
+        sampling: SamplingOverrides { temperature: Some(1.0), ..SamplingOverrides::default() },
         ..ModelTable::default()
     };
     assert_eq!(models, [a, b]);

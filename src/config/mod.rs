@@ -20,7 +20,10 @@ pub use lora::Lora;
 pub use models::ModelTable;
 pub use paths::Places;
 pub use reserve::MemoryReserve;
-pub use sampling::Sampling;
+pub use sampling::{
+    FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, SAMPLING_SETTINGS,
+    SamplingOverrides, SamplingSetting, TEMPERATURE, TOP_K, TOP_P,
+};
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -217,7 +220,7 @@ pub struct Config {
     /// Whether a pre-tokenizer that is not known is taken as the default one.
     pub tokenizer_fallback: bool,
     /// How tokens are chosen where a request does not say, in place of what the model's file says.
-    pub sampling: Sampling,
+    pub sampling: SamplingOverrides,
     /// The `[[model]]` tables, which a file may have instead of `model`.
     #[serde(skip)]
     pub models: Vec<ModelTable>,
@@ -307,7 +310,8 @@ impl Default for Config {
             lora: Vec::new(),
             chat_template: String::new(),
             tokenizer_fallback: false,
-            sampling: Sampling::default(),
+            special_tokens_in_messages: false,
+            sampling: SamplingOverrides::default(),
             models: Vec::new(),
             models_loaded_max: 3,
             device: String::new(),

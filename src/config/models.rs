@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::load::{File, describe, nearest};
 use super::sampling::SAMPLING_WANTED;
-use super::{ConfigError, KvDtype, Lora, Sampling};
+use super::{ConfigError, KvDtype, Lora, SamplingOverrides};
 
 /// Most tables.
 const MODELS_MAX: usize = 256;
@@ -35,7 +35,7 @@ pub struct ModelTable {
     /// As the setting of all.
     pub kv_dtype: Option<KvDtype>,
     /// What it says goes before the setting of all.
-    pub sampling: Sampling,
+    pub sampling: SamplingOverrides,
 }
 
 /// A key of a table: its name, that in messages, what its value should be, and its range.

@@ -23,7 +23,7 @@ use super::saving::StateOptions;
 use super::tune::{TuneOptions, Tuner};
 use super::types::ModelInfo;
 use crate::chat::{ChatError, ChatTemplate, named_template};
-use crate::config::{KvDtype, MemoryReserve, Numerics, Sampling};
+use crate::config::{KvDtype, MemoryReserve, Numerics, SamplingOverrides};
 use crate::gguf::{GgufError, GgufFile};
 use crate::gpu::{Capabilities, DeviceError, Executor};
 use crate::hf::{self, HfError};
@@ -78,7 +78,7 @@ pub struct EngineOptions {
     /// Whether an unknown pre-tokenizer is taken as the default one.
     pub tokenizer_fallback: bool,
     /// How tokens are chosen where a request does not say, in place of what the file says.
-    pub sampling: Sampling,
+    pub sampling: SamplingOverrides,
     /// Numbers of sessions: engines of one daemon count on together.
     pub session_numbers: Arc<AtomicU64>,
     /// Held by the engine that looks at the device's memory: those of one daemon do so one after
@@ -117,7 +117,8 @@ impl Default for EngineOptions {
             quantize: None,
             chat_template: String::new(),
             tokenizer_fallback: false,
-            sampling: Sampling::default(),
+            special_tokens_in_messages: false,
+            sampling: SamplingOverrides::default(),
             session_numbers: Arc::default(),
             memory_turn: Arc::default(),
             reopen_pause: Duration::from_secs(1),

@@ -3,7 +3,7 @@
 
 use tracing::warn;
 
-use crate::config::Sampling;
+use crate::config::SamplingOverrides;
 use crate::gguf::{GgufError, Metadata};
 use crate::sampler::SamplingParams;
 
@@ -13,15 +13,18 @@ use crate::sampler::SamplingParams;
 /// A value of the file that is no number. One that is out of its range is left out, with a warning.
 pub(super) fn defaults(
     metadata: &Metadata,
-    operators: Sampling,
+    operators: SamplingOverrides,
 ) -> Result<SamplingParams, GgufError> {
     let number = |key: &str| metadata.opt_f32(&format!("general.sampling.{key}"));
     let of_file = [
-        Sampling { temperature: number("temp")?, ..Sampling::default() },
-        Sampling { top_k: top_k(metadata)?, ..Sampling::default() },
-        Sampling { top_p: number("top_p")?, ..Sampling::default() },
-        Sampling { min_p: number("min_p")?, ..Sampling::default() },
-        Sampling { repeat_penalty: number("penalty_repeat")?, ..Sampling::default() },
+        SamplingOverrides { temperature: number("temp")?, ..SamplingOverrides::default() },
+        SamplingOverrides { top_k: top_k(metadata)?, ..SamplingOverrides::default() },
+        SamplingOverrides { top_p: number("top_p")?, ..SamplingOverrides::default() },
+        SamplingOverrides { min_p: number("min_p")?, ..SamplingOverrides::default() },
+        SamplingOverrides {
+            repeat_penalty: number("penalty_repeat")?,
+            ..SamplingOverrides::default()
+        },
     ];
     let mut params = SamplingParams::default();
     for setting in of_file {
@@ -60,7 +63,7 @@ mod tests {
                 .metadata("general.sampling.top_p", 0.5_f32)
                 .metadata("general.sampling.penalty_repeat", 1.25_f32)
         });
-        let operators = Sampling { top_p: Some(0.75), ..Sampling::default() };
+        let operators = SamplingOverrides { top_p: Some(0.75), ..SamplingOverrides::default() };
         let found = defaults(file.metadata(), operators).expect("numbers");
         let built_in = SamplingParams::default();
         let wanted = SamplingParams {
@@ -75,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_left_out_and_what_is_no_number_refused() {
-        let operators = Sampling::default();
+        let operators = SamplingOverrides::default();
         let file_1 = file(|gguf| {
             gguf.metadata("general.sampling.temp", -1.0_f32)
                 .metadata("general.sampling.min_p", 0.125_f32)

@@ -8,7 +8,7 @@ use super::error::Failure;
 use super::fields::{self, Fields, Item};
 use super::openai;
 use crate::chat::{ChatMessage, JsonObject};
-use crate::config::Sampling;
+use crate::config::SamplingOverrides;
 
 /// Begins a block of `system` that changes with every request of Claude Code, and so would defeat
 /// the cache of prompts: it is left out.
@@ -40,11 +40,11 @@ pub(super) fn read_task(fields: &Fields<'_>) -> Result<Task, Failure> {
         tools,
         tool_choice,
         single_call,
-        sampling: Sampling {
+        sampling: SamplingOverrides {
             temperature: number("temperature")?,
             top_k: fields.optional("top_k", "an integer from 0")?,
             top_p: number("top_p")?,
-            ..Sampling::default()
+            ..SamplingOverrides::default()
         },
         tokens_max,
         stop: openai::read_stop(fields, "stop_sequences")?,

@@ -14,7 +14,7 @@ use tracing::debug;
 use super::caller::{Caller, Loading};
 use super::error::Failure;
 use crate::chat::{ChatMessage, JsonObject};
-use crate::config::Sampling;
+use crate::config::SamplingOverrides;
 use crate::engine::{
     AdmitError, CancelFlag, EngineCommand, EngineEvent, FinishReason, GenerateRequest,
     GenerateResult, SamplingParams, Timings, TokenLogprob,
@@ -41,7 +41,7 @@ pub(super) struct Task {
     pub(super) tool_choice: ToolChoice,
     /// At most one call in an answer.
     pub(super) single_call: bool,
-    pub(super) sampling: Sampling,
+    pub(super) sampling: SamplingOverrides,
     pub(super) seed: Option<u64>,
     /// Up to the end of the context where it is absent.
     pub(super) tokens_max: Option<u32>,

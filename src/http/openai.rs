@@ -8,7 +8,7 @@ use super::conversation::{Finished, Format, Scored, Stop, Task};
 use super::error::Failure;
 use super::fields::{self, Fields, Item, is_text};
 use crate::chat::JsonObject;
-use crate::config::Sampling;
+use crate::config::SamplingOverrides;
 use crate::protocol::TEMPLATE_JSON_BYTES_MAX;
 
 /// Begins with a letter as that of llama-server, by which some clients know a build.
@@ -35,11 +35,11 @@ pub(super) fn read_common(fields: &Fields<'_>) -> Result<Task, Failure> {
 }
 
 /// How tokens are to be chosen.
-pub(super) fn read_sampling(fields: &Fields<'_>) -> Result<Sampling, Failure> {
+pub(super) fn read_sampling(fields: &Fields<'_>) -> Result<SamplingOverrides, Failure> {
     let number = |field| fields.optional::<f32>(field, "a number");
     // llama-server's clients turn top_k off by 0 or by a negative number.
     let top_k = fields.optional::<i64>("top_k", "an integer")?;
-    Ok(Sampling {
+    Ok(SamplingOverrides {
         temperature: number("temperature")?,
         top_k: top_k.map(|top_k| u32::try_from(top_k.max(0)).unwrap_or(u32::MAX)),
         top_p: number("top_p")?,

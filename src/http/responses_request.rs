@@ -8,7 +8,7 @@ use super::error::Failure;
 use super::fields::{self, Fields, Item};
 use super::openai;
 use crate::chat::{ChatMessage, JsonObject};
-use crate::config::Sampling;
+use crate::config::SamplingOverrides;
 
 /// What a request says, apart from the messages.
 #[derive(Clone, Debug)]
@@ -44,10 +44,10 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Request, Failure> {
         tool_choice: read_tool_choice(fields, &tools)?,
         tools,
         single_call: fields.flag("parallel_tool_calls")? == Some(false),
-        sampling: Sampling {
+        sampling: SamplingOverrides {
             temperature: number("temperature")?,
             top_p: number("top_p")?,
-            ..Sampling::default()
+            ..SamplingOverrides::default()
         },
         tokens_max: fields.optional("max_output_tokens", "an integer from 1")?,
         logprobs: scored.then(|| top.unwrap_or(0)),

@@ -3,6 +3,9 @@
 //! A client builds and serialises them; the server reads them with [`Params::read`], which refuses
 //! unknown fields. Ranges are the server's to check.
 
+use crate::config::{
+    FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, TEMPERATURE, TOP_K, TOP_P,
+};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -284,13 +287,13 @@ impl Params for GenerateParams {
             "documents",
             "chat_template_kwargs",
             "max_tokens",
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "repeat_penalty",
-            "presence_penalty",
-            "frequency_penalty",
+            TEMPERATURE.name,
+            TOP_K.name,
+            TOP_P.name,
+            MIN_P.name,
+            REPEAT_PENALTY.name,
+            PRESENCE_PENALTY.name,
+            FREQUENCY_PENALTY.name,
             "seed",
             "stop",
             "logprobs",
@@ -312,13 +315,13 @@ impl Params for GenerateParams {
             documents: fields.optional("documents", OBJECTS_WANTED)?,
             chat_template_kwargs: fields.optional("chat_template_kwargs", "an object")?,
             max_tokens: fields.optional("max_tokens", "an integer from 0")?,
-            temperature: fields.optional("temperature", "a number from 0")?,
-            top_k: fields.optional("top_k", "an integer from 0")?,
-            top_p: fields.optional("top_p", "a number from 0 to 1")?,
-            min_p: fields.optional("min_p", "a number from 0 to 1")?,
-            repeat_penalty: fields.optional("repeat_penalty", "a number above 0")?,
-            presence_penalty: fields.optional("presence_penalty", "a number")?,
-            frequency_penalty: fields.optional("frequency_penalty", "a number")?,
+            temperature: fields.optional(TEMPERATURE.name, TEMPERATURE.wanted)?,
+            top_k: fields.optional(TOP_K.name, TOP_K.wanted)?,
+            top_p: fields.optional(TOP_P.name, TOP_P.wanted)?,
+            min_p: fields.optional(MIN_P.name, MIN_P.wanted)?,
+            repeat_penalty: fields.optional(REPEAT_PENALTY.name, REPEAT_PENALTY.wanted)?,
+            presence_penalty: fields.optional(PRESENCE_PENALTY.name, PRESENCE_PENALTY.wanted)?,
+            frequency_penalty: fields.optional(FREQUENCY_PENALTY.name, FREQUENCY_PENALTY.wanted)?,
             seed: fields.optional("seed", "an integer from 0")?,
             stop: fields.optional("stop", "a string or an array of strings")?,
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,

@@ -1,7 +1,10 @@
 //! What a request asks of the sampler.
 
 use super::SamplingError;
-use crate::config::Sampling;
+use crate::config::{
+    FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, SamplingOverrides, TEMPERATURE,
+    TOP_K, TOP_P,
+};
 use crate::kernels::sample::TOP_K_MAX;
 
 /// How the next token is chosen from the logits.
@@ -28,29 +31,22 @@ pub struct SamplingParams {
 impl Default for SamplingParams {
     fn default() -> Self {
         Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
+            temperature: TEMPERATURE.default,
+            top_k: TOP_K.default as u32,
+            top_p: TOP_P.default,
+            min_p: MIN_P.default,
+            repeat_penalty: REPEAT_PENALTY.default,
+            presence_penalty: PRESENCE_PENALTY.default,
+            frequency_penalty: FREQUENCY_PENALTY.default,
             seed: None,
         }
     }
 }
 
-/// Highest temperature; beyond it every token is as good as any other.
-const TEMPERATURE_MAX: f32 = 100.0;
-/// Range of the repetition penalty, far beyond what is useful.
-const PENALTY_RANGE: std::ops::RangeInclusive<f32> = 0.01..=100.0;
-/// Range of what is taken off logits, far beyond what is useful.
-const LOSS_RANGE: std::ops::RangeInclusive<f32> = -100.0..=100.0;
-
 impl SamplingParams {
     /// These settings, but for those that `own` has of its own.
     #[must_use]
-    pub fn with(self, own: Sampling) -> Self {
+    pub fn with(self, own: SamplingOverrides) -> Self {
         Self {
             temperature: own.temperature.unwrap_or(self.temperature),
             top_k: own.top_k.unwrap_or(self.top_k),
@@ -81,16 +77,16 @@ impl SamplingParams {
     /// [`SamplingError::OutOfRange`] with the first field that is not.
     pub fn check(&self) -> Result<(), SamplingError> {
         let fields = [
-            ("temperature", self.temperature, 0.0..=TEMPERATURE_MAX),
-            ("top_p", self.top_p, 0.0..=1.0),
-            ("min_p", self.min_p, 0.0..=1.0),
-            ("repeat_penalty", self.repeat_penalty, PENALTY_RANGE),
-            ("presence_penalty", self.presence_penalty, LOSS_RANGE),
-            ("frequency_penalty", self.frequency_penalty, LOSS_RANGE),
+            (TEMPERATURE, self.temperature),
+            (TOP_P, self.top_p),
+            (MIN_P, self.min_p),
+            (REPEAT_PENALTY, self.repeat_penalty),
+            (PRESENCE_PENALTY, self.presence_penalty),
+            (FREQUENCY_PENALTY, self.frequency_penalty),
         ];
-        for (field, found, range) in fields {
-            if !range.contains(&found) {
-                let (least, most) = range.into_inner();
+        for (setting, found) in fields {
+            if !setting.contains(found) {
+                let (field, least, most) = (setting.name, setting.least, setting.most);
                 return Err(SamplingError::OutOfRange { field, least, most, found });
             }
         }

@@ -10,9 +10,8 @@ use super::connection::Connection;
 use super::conversation::Conversation;
 use super::methods::{engine_stopped, enqueue, out_of_range};
 use super::sessions::{act, find_session, read_lora};
-use super::shift;
-use super::text;
-use crate::config::Sampling;
+use super::{shift, text};
+use crate::config::SamplingOverrides;
 use crate::engine::{
     AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
     SamplingParams, SessionAction, TokenLogprob,
@@ -130,8 +129,8 @@ fn notification(
 }
 
 /// What the request says of sampling, each in its range.
-fn sampling(params: &GenerateParams) -> Result<Sampling, ErrorObject> {
-    let sampling = Sampling {
+fn sampling(params: &GenerateParams) -> Result<SamplingOverrides, ErrorObject> {
+    let sampling = SamplingOverrides {
         temperature: params.temperature,
         top_k: params.top_k,
         top_p: params.top_p,

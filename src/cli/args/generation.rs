@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::config::{
+    FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, SamplingSetting, TEMPERATURE,
+    TOP_K, TOP_P,
+};
 use crate::protocol::Lora;
 
 const RUN_AFTER_HELP: &str = "\
@@ -103,26 +107,32 @@ pub struct ChatOptions {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
-    /// Randomness; 0 always takes the most likely token
-    #[arg(long, value_name = "NUMBER", value_parser = temperature, allow_negative_numbers = true)]
+    /// [`TEMPERATURE`].
+    #[arg(long, value_name = "NUMBER", help = TEMPERATURE.help,
+          value_parser = within(TEMPERATURE), allow_negative_numbers = true)]
     pub temperature: Option<f32>,
-    /// Choose among this many of the most likely tokens; 0 for all
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    /// [`TOP_K`].
+    #[arg(long, value_name = "COUNT", help = TOP_K.help, allow_negative_numbers = true)]
     pub top_k: Option<u32>,
-    /// Choose among the fewest tokens whose probabilities sum to this; 1 for all
-    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
+    /// [`TOP_P`].
+    #[arg(long, value_name = "SHARE", help = TOP_P.help,
+          value_parser = within(TOP_P), allow_negative_numbers = true)]
     pub top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the best; 0 for none
-    #[arg(long, value_name = "SHARE", value_parser = share, allow_negative_numbers = true)]
+    /// [`MIN_P`].
+    #[arg(long, value_name = "SHARE", help = MIN_P.help,
+          value_parser = within(MIN_P), allow_negative_numbers = true)]
     pub min_p: Option<f32>,
-    /// Make tokens seen lately less likely; 1 is off
-    #[arg(long, value_name = "FACTOR", value_parser = penalty, allow_negative_numbers = true)]
+    /// [`REPEAT_PENALTY`].
+    #[arg(long, value_name = "FACTOR", help = REPEAT_PENALTY.help,
+          value_parser = within(REPEAT_PENALTY), allow_negative_numbers = true)]
     pub repeat_penalty: Option<f32>,
-    /// Lower the logits of tokens seen lately by so much; 0 is off
-    #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
+    /// [`PRESENCE_PENALTY`].
+    #[arg(long, value_name = "NUMBER", help = PRESENCE_PENALTY.help,
+          value_parser = within(PRESENCE_PENALTY), allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
-    /// Lower them by so much for each time that they were seen; 0 is off
-    #[arg(long, value_name = "NUMBER", value_parser = loss, allow_negative_numbers = true)]
+    /// [`FREQUENCY_PENALTY`].
+    #[arg(long, value_name = "NUMBER", help = FREQUENCY_PENALTY.help,
+          value_parser = within(FREQUENCY_PENALTY), allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
     /// Seed of the randomness: the same seed gives the same text
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -135,29 +145,42 @@ pub struct SamplingOptions {
     pub stop: Vec<String>,
 }
 
-/// Parses a finite number that is not negative.
-pub(crate) fn temperature(text: &str) -> Result<f32, String> {
-    number_in(text, 0.0, f32::MAX, "a number of at least 0")
-}
-
-/// Parses a number that logits lose.
-pub(crate) fn loss(text: &str) -> Result<f32, String> {
-    number_in(text, -100.0, 100.0, "a number from -100 to 100")
-}
-
-/// Parses a number from 0 to 1.
-pub(crate) fn share(text: &str) -> Result<f32, String> {
-    number_in(text, 0.0, 1.0, "a number from 0 to 1")
-}
-
-/// Parses a finite number above 0.
-pub(crate) fn penalty(text: &str) -> Result<f32, String> {
-    number_in(text, f32::MIN_POSITIVE, f32::MAX, "a number above 0")
+/// Parses a number of a setting's range.
+fn within(
+    setting: SamplingSetting,
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
+    move |text| setting.parse(text)
 }
 
 fn number_in(text: &str, low: f32, high: f32, wanted: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if (low..=high).contains(&number) => Ok(number),
         _ => Err(format!("wanted {wanted}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+    use crate::config::SAMPLING_SETTINGS;
+
+    #[test]
+    fn the_command_line_takes_what_the_daemon_takes() {
+        let parse = |option: &str, value: f32| {
+            let command = SamplingOptions::augment_args(Command::new("x"));
+            command.try_get_matches_from(["x", option, &value.to_string()])
+        };
+        for setting in SAMPLING_SETTINGS {
+            let option = format!("--{}", setting.name.replace('_', "-"));
+            assert!(parse(&option, setting.default).is_ok(), "{option}");
+            assert!(parse(&option, setting.least).is_ok(), "{option}");
+            assert!(parse(&option, setting.least - 1.0).is_err(), "{option}");
+            let above = parse(&option, setting.most * 2.0);
+            let message = above.expect_err(&option).to_string();
+            assert!(setting.name == "top_k" || message.contains(setting.wanted), "{message}");
+            assert!(CHAT_AFTER_HELP.contains(&option[2..]), "{option}");
+        }
     }
 }

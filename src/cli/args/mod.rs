@@ -17,7 +17,6 @@ use clap_complete::Shell;
 pub use bench::BenchOptions;
 pub use embed::EmbedOptions;
 pub use generation::{ChatOptions, RunOptions, SamplingOptions};
-pub(crate) use generation::{loss, penalty, share, temperature};
 pub use lora::{LoraAction, LoraOptions};
 pub use model::{
     DetokenizeOptions, InspectOptions, KvDtype, PerplexityOptions, QuantizeOptions, TokenizeOptions,

@@ -6,7 +6,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::super::args::{SamplingOptions, loss, penalty, share, temperature};
+use super::super::args::SamplingOptions;
+use crate::config::{
+    FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, SamplingSetting, TEMPERATURE, TOP_P,
+};
 
 /// What `/help` prints.
 pub(crate) const COMMANDS_HELP: &str = "\
@@ -93,20 +96,18 @@ impl Setting {
         let (name, value) = text.split_once([' ', '\t', '=']).ok_or(usage)?;
         let value = value.trim();
         Ok(match name.trim_start_matches("--").replace('_', "-").as_str() {
-            "temperature" => {
-                Self::Temperature(read("temperature", value, temperature, "at least 0")?)
-            }
+            "temperature" => Self::Temperature(read("temperature", value, &TEMPERATURE)?),
             "top-k" => Self::TopK(integer("top-k", value)?),
-            "top-p" => Self::TopP(read("top-p", value, share, "a number from 0 to 1")?),
-            "min-p" => Self::MinP(read("min-p", value, share, "a number from 0 to 1")?),
+            "top-p" => Self::TopP(read("top-p", value, &TOP_P)?),
+            "min-p" => Self::MinP(read("min-p", value, &MIN_P)?),
             "repeat-penalty" => {
-                Self::RepeatPenalty(read("repeat-penalty", value, penalty, "above 0")?)
+                Self::RepeatPenalty(read("repeat-penalty", value, &REPEAT_PENALTY)?)
             }
             "presence-penalty" => {
-                Self::PresencePenalty(read("presence-penalty", value, loss, LOSS_WANTED)?)
+                Self::PresencePenalty(read("presence-penalty", value, &PRESENCE_PENALTY)?)
             }
             "frequency-penalty" => {
-                Self::FrequencyPenalty(read("frequency-penalty", value, loss, LOSS_WANTED)?)
+                Self::FrequencyPenalty(read("frequency-penalty", value, &FREQUENCY_PENALTY)?)
             }
             "seed" => Self::Seed(integer("seed", value)?),
             "max-tokens" => Self::MaxTokens(integer("max-tokens", value)?),
@@ -146,16 +147,10 @@ impl fmt::Display for Setting {
     }
 }
 
-fn read(
-    name: &'static str,
-    value: &str,
-    parse: fn(&str) -> Result<f32, String>,
-    wanted: &'static str,
-) -> Result<f32, CommandError> {
-    parse(value).map_err(|_| CommandError::BadValue { name, wanted, found: value.to_owned() })
+fn read(name: &'static str, value: &str, of: &SamplingSetting) -> Result<f32, CommandError> {
+    let wanted = of.wanted;
+    of.parse(value).map_err(|_| CommandError::BadValue { name, wanted, found: value.to_owned() })
 }
-
-const LOSS_WANTED: &str = "a number from -100 to 100";
 
 fn integer<T: FromStr>(name: &'static str, value: &str) -> Result<T, CommandError> {
     let wanted = "an integer from 0";
@@ -165,6 +160,7 @@ fn integer<T: FromStr>(name: &'static str, value: &str) -> Result<T, CommandErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SAMPLING_SETTINGS;
 
     #[test]
     fn lines_without_a_single_slash_are_no_commands() {
@@ -184,6 +180,19 @@ mod tests {
         let less = Setting::FrequencyPenalty(-0.5);
         assert_eq!(Command::parse("/set frequency_penalty -0.5"), set(less));
         assert_eq!(Command::parse("/save a file"), Ok(Some(Command::Save("a file".into()))));
+    }
+
+    #[test]
+    fn every_setting_of_the_sampler_can_be_set_within_its_range() {
+        for setting in SAMPLING_SETTINGS {
+            let set = |value: f32| Command::parse(&format!("/set {} {value}", setting.name));
+            assert!(matches!(set(setting.default), Ok(Some(Command::Set(_)))), "{setting:?}");
+            assert!(COMMANDS_HELP.contains(&setting.name.replace('_', "-")), "{setting:?}");
+            let outside = set(setting.least - 1.0).expect_err(setting.name).to_string();
+            assert!(outside.contains("wanted a"), "{outside}");
+        }
+        let error = Command::parse("/set temperature 200").unwrap_err().to_string();
+        assert_eq!(error, "temperature: wanted a number from 0 to 100, found \"200\"");
     }
 
     #[test]
