@@ -111,7 +111,7 @@ fn a_user_at_a_limit_waits_or_is_refused_and_others_go_on() -> Result<(), Failur
         requests_running_max: Some(1),
     };
     let none = Quota { kv_bytes_max: Some(1), ..default };
-    let quotas = Quotas { default, of: [(CARL.uid, none)].into() };
+    let quotas = Quotas { default, of: [(CARL.uid, none)].into(), ..Quotas::default() };
     let (engine, thread, plan) = start(quotas)?;
 
     for _ in 0..2 {

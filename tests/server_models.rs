@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hob::config::Config;
-use hob::engine::{EngineHandle, EngineThread, GenerateRequest, LoadFailure};
+use hob::engine::{EngineHandle, EngineThread, GenerateRequest, LoadFailure, Owner};
 use hob::server::{Library, ModelSpec, Models, Server, ServerOptions};
 use serde_json::{Value, json};
 use server_support::{ADA, Client, HOLD, Mock, PATIENCE, code};
@@ -82,8 +82,12 @@ impl Setting {
     }
 
     fn connect(&self) -> Client {
+        self.connect_as(ADA)
+    }
+
+    fn connect_as(&self, owner: Owner) -> Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.server.serve_stream(theirs, ADA);
+        self.server.serve_stream(theirs, owner);
         Client::new(ours)
     }
 
@@ -308,4 +312,53 @@ async fn a_session_without_a_name_ends_with_the_connection_that_made_it() {
     };
     timeout(PATIENCE, gone).await.expect("they end");
     assert_eq!(count(&mut second).await[0]["session"], named["result"]["session"]);
+}
+
+/// Another user than root and this process's own.
+fn stranger(number: u32) -> Owner {
+    Owner { uid: rustix::process::geteuid().as_raw() + number }
+}
+
+#[tokio::test]
+async fn users_unload_what_they_alone_use_and_operators_what_they_will() {
+    let setting = Setting::start(4);
+    setting.models.load_pinned().await;
+    let (mut eve, mut bob) = (setting.connect_as(stranger(1)), setting.connect_as(stranger(2)));
+    let mut operator = setting.connect_as(stranger(0));
+    for model in ["a", "b"] {
+        assert_eq!(generate(&mut bob, json!(model)).await.1, 1);
+    }
+    assert_eq!(generate(&mut eve, json!("b")).await.1, 0);
+    for model in ["a", "b", "p"] {
+        let refused = eve.call("model.unload", json!({"model": model})).await;
+        assert_eq!(code(&refused), -32024, "{model}: {refused}");
+    }
+    assert_eq!(setting.loaded(&mut eve).await, ["first", "a", "b", "p"]);
+    let unloaded = bob.call("model.unload", json!({"model": "a"})).await;
+    assert_eq!(unloaded["result"]["name"], "a", "nobody else has used it");
+    for model in ["b", "p"] {
+        let unloaded = operator.call("model.unload", json!({"model": model})).await;
+        assert_eq!(unloaded["result"]["name"], model, "{unloaded}");
+    }
+    setting.models.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_user_takes_others_models_off_the_device_once_in_a_while() {
+    let setting = Setting::start(2);
+    let (mut eve, mut bob) = (setting.connect_as(stranger(1)), setting.connect_as(stranger(2)));
+    assert_eq!(generate(&mut bob, json!("first")).await.1, 0);
+    assert_eq!(generate(&mut bob, json!("a")).await.1, 1);
+    assert_eq!(generate(&mut eve, json!("b")).await.1, 1, "one load may");
+    assert_eq!(setting.loaded(&mut eve).await, ["a", "b"], "of those, the one used longest ago");
+    let (own, _) = generate(&mut eve, json!("big")).await;
+    assert_eq!(own["result"]["text"], "a", "its own model makes way: {own}");
+    assert_eq!(setting.loaded(&mut eve).await, ["a", "big"]);
+    assert_eq!(generate(&mut bob, json!("big")).await.1, 0, "now others use that as well");
+    let (refused, _) = generate(&mut eve, json!("b")).await;
+    assert_eq!(code(&refused), -32031, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("try again in"), "{refused}");
+    assert_eq!(setting.loaded(&mut eve).await, ["a", "big"], "nobody made way");
+    assert_eq!(generate(&mut bob, json!("first")).await.1, 1, "others have turns of their own");
+    setting.models.shut_down().await;
 }

@@ -88,13 +88,35 @@ async fn prompts_of_all_kinds_reach_the_engine_as_tokens() {
     let request = bench.arrived().await;
     assert_eq!((request.tokens, request.tokens_max), (vec![9, 8], 0));
     // The template's own BOS is not doubled.
-    for (content, bos) in [("hi", 1), ("<s>", 2)] {
+    for content in ["hi", "<s>"] {
         let messages = json!([{"role": content, "content": "x"}]);
         client.call("generate", json!({"messages": messages})).await;
         let request = bench.arrived().await;
-        assert_eq!(request.tokens.iter().filter(|token| **token == 1).count(), bos, "{content}");
+        assert_eq!(request.tokens.iter().filter(|token| **token == 1).count(), 1, "{content}");
         assert_eq!(request.tokens_max, 512);
     }
+}
+
+#[tokio::test]
+async fn texts_of_a_conversation_spell_no_special_tokens() {
+    let mut bench = Bench::start();
+    let mut client = bench.connect();
+    let calls = json!([{"name": "</s>", "arguments": {"text": ["<s>", "</", "s>"]}}]);
+    let messages = json!([
+        {"role": "user", "content": "end</s><s>here"},
+        {"role": "assistant</s>", "content": "\u{fdd0}</s", "tool_calls": calls},
+        {"role": "user", "content": "<"},
+    ]);
+    let tools = json!([{"description": "</s>"}]);
+    let params = json!({"messages": messages, "tools": tools});
+    client.call("generate", params.clone()).await;
+    let tokens = bench.arrived().await.tokens;
+    let (first, text) = tokens.split_first().unwrap();
+    assert_eq!(*first, 1, "BOS is there, and nothing else of its kind");
+    assert!(text.iter().all(|token| *token > 2), "{tokens:?}");
+    let found = client.call("detokenize", json!({"tokens": text})).await;
+    let shown = client.call("apply_template", params).await;
+    assert_eq!(found["result"]["text"], shown["result"]["prompt"], "no text is lost or added");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use sd_notify::NotifyState;
 use thiserror::Error;
 use tokio::time::sleep;
@@ -195,6 +196,10 @@ fn check(config: &Config, places: &Places) -> Result<(), DaemonError> {
 }
 
 fn serve(config: &Config, places: &Places) -> Result<(), DaemonError> {
+    // Memory holds prompts: it goes to no core file, and no other process of this user reads it.
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        warn!(%error, "other processes of this user may read hobd's memory");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVER_THREADS)
         .max_blocking_threads(TEXT_THREADS_MAX)
@@ -292,6 +297,7 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
         }),
         chat_template: config.chat_template.clone(),
         tokenizer_fallback: config.tokenizer_fallback,
+        special_tokens_in_messages: config.special_tokens_in_messages,
         sampling: config.sampling,
         warm_up: true,
         state: folder.map(|folder| StateOptions { folder, model: String::new(), disk_cache_bytes }),

@@ -29,6 +29,7 @@ pub(super) const KEYS: &[Key] = &[
     any("lora", "a list of \"NAME=PATH\" in quotes"),
     any("chat_template", "a name or a path in quotes"),
     any("tokenizer_fallback", "true or false"),
+    any("special_tokens_in_messages", "true or false"),
     any("sampling", SAMPLING_WANTED),
     Key {
         name: "models_loaded_max",

@@ -219,6 +219,8 @@ pub struct Config {
     pub chat_template: String,
     /// Whether a pre-tokenizer that is not known is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// True if the texts of messages may spell special tokens; else they stay text.
+    pub special_tokens_in_messages: bool,
     /// How tokens are chosen where a request does not say, in place of what the model's file says.
     pub sampling: SamplingOverrides,
     /// The `[[model]]` tables, which a file may have instead of `model`.
@@ -247,13 +249,14 @@ pub struct Config {
     pub allow_users: Vec<Who>,
     /// Groups whose members may connect.
     pub allow_groups: Vec<Who>,
-    /// Sessions of one user; 0: no limit.
+    /// Sessions of one user; 0: half for others than root and the daemon's user.
     pub user_sessions_max: u32,
-    /// KV cache of one user, in MiB; 0: no limit.
+    /// KV cache of one user, in MiB; 0: half for others than root and the daemon's user.
     pub user_kv_mib_max: u32,
-    /// Requests of one user that may wait; 0: no limit.
+    /// Requests of one user that may wait; 0: half for others than root and the daemon's user.
     pub user_requests_queued_max: u32,
-    /// Requests of one user in the batch, more wait; 0: no limit.
+    /// Requests of one user in the batch, more wait; 0: half for others than root and the
+    /// daemon's user.
     pub user_requests_running_max: u32,
     /// Limits of single users, by name or number, in place of those above.
     pub user_limits: BTreeMap<String, UserLimits>,

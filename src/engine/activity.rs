@@ -35,7 +35,23 @@ impl Histogram {
         self.counts[self.bounds.partition_point(|bound| *bound < value)] += 1;
         self.sum += value;
     }
+
+    /// Counts and the sum in whole multiples alone.
+    fn rounded(mut self, sum_step: f64) -> Self {
+        for count in &mut self.counts {
+            *count -= *count % COUNT_STEP;
+        }
+        self.sum = (self.sum / sum_step).floor() * sum_step;
+        self
+    }
 }
+
+/// Multiples that [`Activity::rounded`] tells counts, seconds and tokens in.
+const COUNT_STEP: u64 = 1000;
+const SECONDS_STEP: f64 = 60.0;
+const TOKENS_STEP: f64 = 16384.0;
+/// Multiples of the tokens that its rates are of.
+const RATE_TOKENS_STEP: u64 = 1024;
 
 /// How generations ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +135,19 @@ impl Activity {
         *count += 1;
     }
 
+    /// The same without the digits that a single request could be read from.
+    #[must_use]
+    pub fn rounded(self) -> Self {
+        Self {
+            step_seconds: self.step_seconds.rounded(SECONDS_STEP),
+            batch_requests: self.batch_requests.rounded(TOKENS_STEP),
+            batch_tokens: self.batch_tokens.rounded(TOKENS_STEP),
+            prefilled: self.prefilled.rounded(),
+            decoded: self.decoded.rounded(),
+            ..self
+        }
+    }
+
     /// Tokens prefilled and generated per second, over the last seconds.
     #[must_use]
     pub fn tokens_per_second(&self) -> [f64; 2] {
@@ -156,6 +185,14 @@ impl Rate {
         }
         self.second = second;
         self.counts[second as usize % self.counts.len()] += count;
+    }
+
+    /// The rate of as many whole multiples of tokens.
+    fn rounded(mut self) -> Self {
+        let sum: u64 = self.counts.iter().sum();
+        self.counts = [0; RATE_SECONDS + 1];
+        self.counts[self.second as usize % self.counts.len()] = sum - sum % RATE_TOKENS_STEP;
+        self
     }
 
     fn per_second(&self, now: Instant) -> f64 {

@@ -77,6 +77,8 @@ pub struct EngineOptions {
     pub chat_template: String,
     /// Whether an unknown pre-tokenizer is taken as the default one.
     pub tokenizer_fallback: bool,
+    /// True if the texts of messages may spell special tokens.
+    pub special_tokens_in_messages: bool,
     /// How tokens are chosen where a request does not say, in place of what the file says.
     pub sampling: SamplingOverrides,
     /// Numbers of sessions: engines of one daemon count on together.
@@ -322,6 +324,7 @@ fn load(
     adapter_names.set(&adapters);
     let info = ModelInfo {
         has_chat_template: chat.is_some(),
+        special_tokens_in_messages: options.special_tokens_in_messages,
         sampling,
         adapters: adapter_names,
         ..model_info(&source.file, runner.model(), &config)?

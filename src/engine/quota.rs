@@ -21,6 +21,26 @@ pub struct Quota {
     pub requests_running_max: Option<usize>,
 }
 
+impl Quota {
+    /// Limits that never bind, for somebody who is to have none.
+    pub const UNLIMITED: Self = Self {
+        sessions_max: Some(usize::MAX),
+        kv_bytes_max: Some(u64::MAX),
+        requests_queued_max: Some(usize::MAX),
+        requests_running_max: Some(usize::MAX),
+    };
+
+    /// These limits, and those of `other` where there is none.
+    fn or(self, other: Self) -> Self {
+        Self {
+            sessions_max: self.sessions_max.or(other.sessions_max),
+            kv_bytes_max: self.kv_bytes_max.or(other.kv_bytes_max),
+            requests_queued_max: self.requests_queued_max.or(other.requests_queued_max),
+            requests_running_max: self.requests_running_max.or(other.requests_running_max),
+        }
+    }
+}
+
 /// Limits of all users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
@@ -28,13 +48,40 @@ pub struct Quotas {
     pub default: Quota,
     /// Of some, by uid.
     pub of: BTreeMap<u32, Quota>,
+    /// User of the daemon, who as root is limited by `default` and `of` alone: all others get at
+    /// most half of a thing that these set no limit for. `None`: nobody is limited so.
+    pub halved_but_for: Option<u32>,
 }
 
-impl Quotas {
+/// Limits of all users of an engine.
+#[derive(Debug)]
+pub(super) struct UserLimits {
+    quotas: Quotas,
+    /// Half of everything that the engine has.
+    half: Quota,
+}
+
+impl UserLimits {
     /// The limits of a user.
-    #[must_use]
-    pub fn of(&self, owner: Owner) -> &Quota {
-        self.of.get(&owner.uid).unwrap_or(&self.default)
+    pub(super) fn of(&self, owner: Owner) -> Quota {
+        let quotas = &self.quotas;
+        let own = quotas.of.get(&owner.uid).copied().unwrap_or(quotas.default);
+        match quotas.halved_but_for {
+            Some(operator) if owner.uid != 0 && owner.uid != operator => own.or(self.half),
+            _ => own,
+        }
+    }
+
+    /// Limits in an engine that has `all` in all. A half of its cache is at least one context.
+    pub(super) fn new(quotas: Quotas, all: Quota, context_bytes: u64) -> Self {
+        let half = |count: usize| count.div_ceil(2);
+        let half = Quota {
+            sessions_max: all.sessions_max.map(half),
+            kv_bytes_max: all.kv_bytes_max.map(|bytes| (bytes / 2).max(context_bytes)),
+            requests_queued_max: all.requests_queued_max.map(half),
+            requests_running_max: all.requests_running_max.map(half),
+        };
+        Self { quotas, half }
     }
 }
 
@@ -185,5 +232,37 @@ impl Worker {
             });
         }
         users.into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_than_root_and_the_daemons_user_get_half_where_nothing_is_said() {
+        let all = Quota {
+            sessions_max: Some(5),
+            kv_bytes_max: Some(1000),
+            requests_queued_max: Some(64),
+            requests_running_max: Some(1),
+        };
+        let own = Quota { sessions_max: Some(5), ..Quota::default() };
+        let quotas = Quotas {
+            of: [(7, own), (8, Quota::UNLIMITED)].into(),
+            halved_but_for: Some(1000),
+            ..Quotas::default()
+        };
+        let quotas = UserLimits::new(quotas, all, 600);
+        let half = Quota {
+            sessions_max: Some(3),
+            kv_bytes_max: Some(600),
+            requests_queued_max: Some(32),
+            requests_running_max: Some(1),
+        };
+        let of = |uid| quotas.of(Owner { uid });
+        assert_eq!((of(0), of(1000)), (Quota::default(), Quota::default()));
+        assert_eq!((of(1001), of(8)), (half, Quota::UNLIMITED));
+        assert_eq!(of(7), Quota { sessions_max: Some(5), ..half });
     }
 }

@@ -470,6 +470,8 @@ pub struct ModelInfo {
     pub vocab_size: u32,
     /// Whether the file has a chat template.
     pub has_chat_template: bool,
+    /// True if the texts of messages may spell special tokens.
+    pub special_tokens_in_messages: bool,
     /// Whether it generates text, not embeddings alone.
     pub generates: bool,
     /// Values of an embedding.

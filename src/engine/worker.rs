@@ -20,7 +20,7 @@ use super::new_session::Closer;
 use super::open::{EngineOptions, Opened};
 use super::placed::Placed;
 use super::queue::{CommandReceiver, NothingNow, Received};
-use super::quota::Quotas;
+use super::quota::{Quota, UserLimits};
 use super::receive::{Waited, receive};
 use super::recovery::{EngineFailure, Losses};
 use super::request::Generation;
@@ -76,7 +76,7 @@ pub(super) struct Worker {
     pub(super) sessions_max: usize,
     pub(super) requests_queued_max: usize,
     pub(super) running_max: usize,
-    pub(super) quotas: Quotas,
+    pub(super) quotas: UserLimits,
     pub(super) budget: Budget,
     started: Instant,
     pub(super) heartbeat: Heartbeat,
@@ -101,13 +101,21 @@ impl Worker {
         let files =
             options.state.as_ref().map(|state| Files::new(state, opened.made_by)).transpose()?;
         let limits = opened.runner.model().limits();
+        let kv = opened.runner.kv().config();
+        let all = Quota {
+            sessions_max: Some(options.sessions_max),
+            kv_bytes_max: Some(kv.bytes_of(kv.tokens_max) as u64),
+            requests_queued_max: Some(options.requests_queued_max),
+            requests_running_max: Some(limits.logit_rows_max),
+        };
+        let context_bytes = kv.bytes_of(kv.context_tokens) as u64;
         Ok(Self {
             slices: Slices::new(
                 options.prefill_tokens_max.min(limits.tokens_max),
                 options.inter_token,
             ),
             running_max: limits.logit_rows_max,
-            quotas: options.quotas.clone(),
+            quotas: UserLimits::new(options.quotas.clone(), all, context_bytes),
             budget: Budget::new(
                 options.memory_reserve,
                 opened.runner.kv().config(),

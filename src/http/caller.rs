@@ -10,7 +10,7 @@ use super::State;
 use super::error::Failure;
 use crate::engine::Owner;
 use crate::protocol::{ErrorCode, ErrorObject};
-use crate::server::{Host, InUse};
+use crate::server::{Host, InUse, Loader};
 
 /// How long a request waits for its model to be loaded before its client is told to come again.
 const LOAD_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,9 @@ impl Caller {
         let host = self.host.clone();
         let name = named(name).map(str::to_owned);
         // A load goes on when its client is told to come again, or hangs up.
-        let load = tokio::spawn(async move { host.models().get(name.as_deref(), |_| {}).await });
+        let loader = Loader::of(self.owner);
+        let load =
+            tokio::spawn(async move { host.models().get(name.as_deref(), loader, |_| {}).await });
         let loaded = match loading {
             Loading::Patiently => load.await,
             Loading::Briefly => match timeout(LOAD_PATIENCE, load).await {
@@ -56,7 +58,7 @@ impl Caller {
 
     /// The same for its tokenizer and its template alone: on the device or not.
     pub(super) async fn model_of_text(&self, name: Option<&str>) -> Result<InUse, Failure> {
-        Ok(self.host.models().get_text(named(name), |_| {}).await?)
+        Ok(self.host.models().get_text(named(name), Loader::of(self.owner), |_| {}).await?)
     }
 
     /// Most bytes that may wait for a client of a stream.

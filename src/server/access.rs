@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use thiserror::Error;
 
@@ -37,12 +39,8 @@ impl Peer {
     /// # Errors
     /// If the kernel does not name its user.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-        Ok(Self {
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-            groups: peer_groups(socket),
-        })
+        let credentials = getsockopt(&socket, PeerCredentials)?;
+        Ok(Self { uid: credentials.uid(), gid: credentials.gid(), groups: peer_groups(socket) })
     }
 }
 
@@ -110,16 +108,24 @@ pub fn quotas(config: &Config) -> Result<Quotas, AccessError> {
         requests_queued_max: limit(config.user_requests_queued_max),
         requests_running_max: limit(config.user_requests_running_max),
     };
-    let mut quotas = Quotas { default, ..Quotas::default() };
+    let halved_but_for = Some(rustix::process::geteuid().as_raw());
+    let mut quotas = Quotas { default, halved_but_for, ..Quotas::default() };
+    // What is said of one user is said, even where it is that nothing limits it.
+    let unlimited = Quota::UNLIMITED;
+    let own_limit = |value: u32| limit(value).or(unlimited.sessions_max);
     for (name, own) in &config.user_limits {
         let who = name.parse().map_or_else(|_| Who::Name(name.clone()), Who::Number);
         let quota = Quota {
-            sessions_max: own.sessions_max.map_or(default.sessions_max, limit),
-            kv_bytes_max: own.kv_mib_max.map_or(default.kv_bytes_max, bytes),
-            requests_queued_max: own.requests_queued_max.map_or(default.requests_queued_max, limit),
+            sessions_max: own.sessions_max.map_or(default.sessions_max, own_limit),
+            kv_bytes_max: own
+                .kv_mib_max
+                .map_or(default.kv_bytes_max, |mib| bytes(mib).or(unlimited.kv_bytes_max)),
+            requests_queued_max: own
+                .requests_queued_max
+                .map_or(default.requests_queued_max, own_limit),
             requests_running_max: own
                 .requests_running_max
-                .map_or(default.requests_running_max, limit),
+                .map_or(default.requests_running_max, own_limit),
         };
         quotas.of.insert(uid(&who, "user_limits")?, quota);
     }
@@ -188,7 +194,7 @@ mod tests {
         let quotas = quotas(&config).expect("a number needs no name");
         assert_eq!(quotas.default.sessions_max, Some(3));
         let own = quotas.of[&4242];
-        assert_eq!((own.sessions_max, own.kv_bytes_max), (None, Some(2 << 20)));
+        assert_eq!((own.sessions_max, own.kv_bytes_max), (Some(usize::MAX), Some(2 << 20)));
         assert_eq!((own.requests_queued_max, own.requests_running_max), (Some(5), None));
     }
 }

@@ -27,6 +27,7 @@ use super::models::InUse;
 use super::outgoing::Outgoing;
 use super::text::{self, Job};
 use super::text_pool::SHORT_BYTES_MAX;
+use super::turns::Loader;
 use crate::engine::{CancelFlag, Owner, SessionGuard};
 use crate::protocol::{
     CancelResult, ErrorCode, ErrorObject, FrameError, Framing, ModelLoading, RequestError,
@@ -348,7 +349,7 @@ impl Connection {
         id: &RequestId,
         name: Option<&str>,
     ) -> Result<InUse, ErrorObject> {
-        self.shared.models.get(name, |model| self.tell_of_load(id, model)).await
+        self.shared.models.get(name, self.caller(), |model| self.tell_of_load(id, model)).await
     }
 
     /// Whether the client is root or the daemon's own user.
@@ -366,13 +367,19 @@ impl Connection {
         Err(ErrorObject::new(ErrorCode::NOT_ALLOWED, message))
     }
 
+    /// Who models are loaded and unloaded for.
+    pub(super) fn caller(&self) -> Loader {
+        Loader::of(self.owner)
+    }
+
     /// The model that a request names, for its tokenizer and chat template.
     pub(super) async fn model_of_text(
         &self,
         id: &RequestId,
         name: Option<&str>,
     ) -> Result<InUse, ErrorObject> {
-        self.shared.models.get_text(name, |model| self.tell_of_load(id, model)).await
+        let tell = |model: &str| self.tell_of_load(id, model);
+        self.shared.models.get_text(name, self.caller(), tell).await
     }
 
     fn tell_of_load(&self, id: &RequestId, model: &str) {

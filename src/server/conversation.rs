@@ -13,9 +13,9 @@ use crate::protocol::{
 #[derive(Clone, Debug)]
 pub struct Conversation {
     pub(super) messages: Vec<ChatMessage>,
-    tools: Vec<JsonObject>,
-    documents: Vec<JsonObject>,
-    variables: Option<JsonObject>,
+    pub(super) tools: Vec<JsonObject>,
+    pub(super) documents: Vec<JsonObject>,
+    pub(super) variables: Option<JsonObject>,
 }
 
 impl Conversation {

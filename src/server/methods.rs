@@ -14,8 +14,7 @@ use tokio::time::sleep_until;
 use super::connection::Connection;
 use super::conversation::Conversation;
 use super::models::InUse;
-use super::text;
-use super::{embed, generate, lora, metrics, sessions};
+use super::{embed, generate, lora, metrics, privacy, sessions, text};
 use crate::engine::{
     AdmitError, CancelFlag, Control, EngineCommand, EngineHandle, EngineStatus, Owner,
 };
@@ -165,7 +164,8 @@ impl Call {
             Self::ModelList => serialise(&connection.shared.models.list().await),
             Self::ModelLoad(params) => serialise(&load_model(connection, id, params).await?),
             Self::ModelUnload(params) => {
-                let name = connection.shared.models.unload(params.model.as_deref()).await?;
+                let (models, caller) = (&connection.shared.models, connection.caller());
+                let name = models.unload(params.model.as_deref(), caller).await?;
                 serialise(&ModelUnloadResult { name })
             }
             Self::LoraList(params) => serialise(&lora::list(connection, id, params).await?),
@@ -357,12 +357,13 @@ async fn metrics(connection: &Connection) -> Result<MetricsResult, ErrorObject> 
 }
 
 /// What the engines of all models report, the default's first. One that has stopped is left out,
-/// but for the default's.
+/// but for the default's. All but operators get totals that tell little of others' requests.
 async fn states(connection: &Connection) -> Result<Vec<(InUse, EngineStatus)>, ErrorObject> {
     let mut states = Vec::new();
     for (at, model) in connection.shared.models.known().into_iter().enumerate() {
         match ask(&model, connection.owner, |reply| EngineCommand::Status { reply }).await {
-            Ok(status) => states.push((model, status)),
+            Ok(status) if connection.is_operator() => states.push((model, status)),
+            Ok(status) => states.push((model, privacy::rounded(status))),
             Err(error) if at == 0 => return Err(error),
             Err(_) => {}
         }

@@ -4,7 +4,9 @@
 //! unloaded keeps its thread, its tokenizer and its sessions, and gives up the device. Loads happen
 //! one after the other; who wants what is loaded already does not wait for them.
 
-use std::collections::BTreeMap;
+mod room;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -16,14 +18,14 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
+use room::Eviction;
+
 use super::methods::{control, engine_stopped};
+use super::turns::{Loader, Turns};
 use crate::engine::{Control, EngineCommand, EngineHandle, EngineThread, LoadFailure, Owner};
 use crate::protocol::{
     ErrorCode, ErrorObject, ModelEntry, ModelFacts, ModelListResult, ModelState, nearest,
 };
-
-/// Beside its weights a model takes this share of them, for its cache and its scratch memory.
-const OVERHEAD_SHARE: u64 = 8;
 
 /// A model that there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +81,7 @@ struct Inner {
     loading: Mutex<Option<String>>,
     /// Held by who changes what is on the device.
     changing: tokio::sync::Mutex<()>,
+    turns: Mutex<Turns>,
 }
 
 /// A model with an engine.
@@ -89,6 +92,8 @@ struct Slot {
     /// `None` for the default, whose thread is its starter's to join.
     thread: Option<EngineThread>,
     last_used: Instant,
+    /// Those that named it since it was loaded.
+    used_by: BTreeSet<Loader>,
     /// One more than there are requests that use it.
     users: Arc<()>,
 }
@@ -155,6 +160,7 @@ impl Models {
             loaded_max,
             loading: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
+            turns: Mutex::default(),
         }))
     }
 
@@ -175,7 +181,7 @@ impl Models {
     pub async fn load_pinned(&self) {
         let pinned = self.specs().await.into_iter().filter(|spec| spec.pinned);
         for spec in pinned {
-            if let Err(error) = self.get(Some(&spec.name), |_| {}).await {
+            if let Err(error) = self.get(Some(&spec.name), Loader::Operator, |_| {}).await {
                 warn!(model = spec.name, %error, "a pinned model is not loaded");
             }
         }
@@ -188,19 +194,20 @@ impl Models {
     pub async fn get(
         &self,
         name: Option<&str>,
+        caller: Loader,
         waiting: impl FnOnce(&str),
     ) -> Result<InUse, ErrorObject> {
         let spec = self.resolve(name).await?;
-        if let Some(model) = self.use_loaded(&spec.name) {
+        if let Some(model) = self.use_loaded(&spec.name, caller) {
             return Ok(model);
         }
         waiting(&spec.name);
         let _changing = self.0.changing.lock().await;
-        if let Some(model) = self.use_loaded(&spec.name) {
+        if let Some(model) = self.use_loaded(&spec.name, caller) {
             return Ok(model);
         }
         *lock(&self.0.loading) = Some(spec.name.clone());
-        let loaded = self.load(&spec).await;
+        let loaded = self.load(&spec, caller).await;
         *lock(&self.0.loading) = None;
         loaded
     }
@@ -212,13 +219,14 @@ impl Models {
     pub async fn get_text(
         &self,
         name: Option<&str>,
+        caller: Loader,
         waiting: impl FnOnce(&str),
     ) -> Result<InUse, ErrorObject> {
         let spec = self.resolve(name).await?;
         let known = self.slots().get(&spec.name).map(Slot::in_use);
         match known {
             Some(model) => Ok(model),
-            None => self.get(Some(&spec.name), waiting).await,
+            None => self.get(Some(&spec.name), caller, waiting).await,
         }
     }
 
@@ -262,10 +270,24 @@ impl Models {
         ModelListResult { models, loaded_max }
     }
 
-    /// Takes a model off the device; its name.
-    pub(super) async fn unload(&self, name: Option<&str>) -> Result<String, ErrorObject> {
+    /// Takes a model off the device; its name. A user may so unload one that is not pinned and that
+    /// nobody else has used since it was loaded.
+    pub(super) async fn unload(
+        &self,
+        name: Option<&str>,
+        caller: Loader,
+    ) -> Result<String, ErrorObject> {
         let spec = self.resolve(name).await?;
         let _changing = self.0.changing.lock().await;
+        let is_others = self.slots().get(&spec.name).is_some_and(|slot| slot.is_others(caller));
+        if caller != Loader::Operator && (is_others || spec.pinned) {
+            let message = format!(
+                "the model {:?} is pinned or was used by others: root and the user that the daemon \
+                 runs as may unload it",
+                spec.name
+            );
+            return Err(ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
+        }
         match self.take_off(&spec.name).await {
             true => Ok(spec.name),
             false => {
@@ -338,7 +360,7 @@ impl Models {
         Err(error.with_data(json!({"models": names})))
     }
 
-    fn use_loaded(&self, name: &str) -> Option<InUse> {
+    fn use_loaded(&self, name: &str, caller: Loader) -> Option<InUse> {
         let mut slots = self.slots();
         if name != self.0.default && slots.get(name).is_some_and(|s| s.engine.commands.is_closed())
         {
@@ -347,24 +369,29 @@ impl Models {
         }
         let slot = slots.get_mut(name).filter(|slot| slot.is_on_device())?;
         slot.last_used = Instant::now();
+        slot.used_by.insert(caller);
         Some(slot.in_use())
     }
 
     /// Puts a model on the device, at the cost of others.
-    async fn load(&self, spec: &ModelSpec) -> Result<InUse, ErrorObject> {
+    async fn load(&self, spec: &ModelSpec, caller: Loader) -> Result<InUse, ErrorObject> {
         self.look_at(spec).await?;
-        self.make_room(spec).await?;
+        let mut eviction = Eviction { caller, has_turn: false };
+        self.make_room(spec, &mut eviction).await?;
+        if let Some(slot) = self.slots().get_mut(&spec.name) {
+            slot.used_by.clear(); // its engine may have taken it off by itself
+        }
         loop {
             let started = Instant::now();
             let failure = match self.try_to_load(spec).await? {
                 Ok(()) => {
                     let seconds = started.elapsed().as_secs_f64();
                     info!(model = spec.name, seconds, "model loaded on demand");
-                    return self.use_loaded(&spec.name).ok_or_else(engine_stopped);
+                    return self.use_loaded(&spec.name, caller).ok_or_else(engine_stopped);
                 }
                 Err(failure) => failure,
             };
-            if !failure.no_room || !self.evict(&spec.name).await {
+            if !failure.no_room || !self.evict(&spec.name, &mut eviction).await? {
                 return Err(cannot_be_loaded(&spec.name, &failure));
             }
         }
@@ -398,74 +425,17 @@ impl Models {
             self.slots().insert(spec.name.clone(), slot);
         }))
     }
-
-    /// Unloads others until there are few enough, and until the device has room by its own account.
-    async fn make_room(&self, spec: &ModelSpec) -> Result<(), ErrorObject> {
-        while self.loaded_count() >= self.0.loaded_max {
-            if !self.evict(&spec.name).await {
-                let message = format!(
-                    "there is no room for the model {:?}: {} are loaded, the most there may be, and \
-                     all of them are in use or pinned",
-                    spec.name, self.0.loaded_max
-                );
-                return Err(ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message));
-            }
-        }
-        let wanted = spec.bytes.saturating_add(spec.bytes / OVERHEAD_SHARE);
-        while self.free_bytes().await.is_some_and(|free| free < wanted) {
-            if !self.evict(&spec.name).await {
-                break; // the load will tell whether it is true
-            }
-        }
-        Ok(())
-    }
-
-    fn loaded_count(&self) -> usize {
-        self.slots().values().filter(|slot| slot.is_on_device()).count()
-    }
-
-    /// Free memory of the device, as a loaded model's engine sees it.
-    async fn free_bytes(&self) -> Option<u64> {
-        let engine = self.slots().values().find(|slot| slot.is_on_device())?.engine.clone();
-        let status = control(&engine, |reply| Control::Status { reply }).await.ok()?;
-        Some(status.device_budget_bytes.saturating_sub(status.device_bytes))
-    }
-
-    /// Unloads the model that was used longest ago, of those that nobody uses; whether one went.
-    async fn evict(&self, except: &str) -> bool {
-        let mut idle: Vec<(Instant, String)> = self
-            .slots()
-            .values()
-            .filter(|slot| slot.is_on_device() && !slot.spec.pinned && slot.spec.name != except)
-            .filter(|slot| Arc::strong_count(&slot.users) == 1)
-            .map(|slot| (slot.last_used, slot.spec.name.clone()))
-            .collect();
-        idle.sort();
-        for (_, name) in idle {
-            if self.take_off(&name).await {
-                info!(model = name, "unloaded to make room");
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Has a model's engine give up the device; whether it is off now.
-    async fn take_off(&self, name: &str) -> bool {
-        let engine = match self.slots().get(name) {
-            None => return true,
-            Some(slot) if !slot.is_on_device() => return true,
-            Some(slot) if Arc::strong_count(&slot.users) > 1 => return false,
-            Some(slot) => slot.engine.clone(),
-        };
-        control(&engine, |reply| Control::Unload { reply }).await.unwrap_or(false)
-    }
 }
 
 impl Slot {
     fn new(spec: ModelSpec, engine: EngineHandle, thread: Option<EngineThread>) -> Self {
         let (last_used, users) = (Instant::now(), Arc::default());
-        Self { spec, engine, thread, last_used, users }
+        Self { spec, engine, thread, last_used, used_by: BTreeSet::new(), users }
+    }
+
+    /// True if others than the caller have used the model; an operator need not ask.
+    fn is_others(&self, caller: Loader) -> bool {
+        caller != Loader::Operator && self.used_by.iter().any(|user| *user != caller)
     }
 
     /// Its engine may have taken it off by itself.

@@ -162,7 +162,7 @@ pub(super) async fn find_session(
     let models = &connection.shared.models;
     let mut known = models.known();
     if let Some(name) = model {
-        let named = models.get_text(Some(name), |_| {}).await?;
+        let named = models.get_text(Some(name), connection.caller(), |_| {}).await?;
         known.retain(|model| model.name == named.name);
     }
     if let (1, SessionRef::Number(number)) = (known.len(), &session) {

@@ -9,11 +9,12 @@ use tracing::error;
 
 use super::Shared;
 use super::conversation::Conversation;
+use super::literal::marked;
 use super::text_pool::TextPool;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::engine::{AdmitError, CancelFlag, EngineHandle};
 use crate::protocol::{ErrorCode, ErrorObject};
-use crate::tokenizer::{Meter, Tokenizer, TokenizerError};
+use crate::tokenizer::{Meter, Tokenizer, TokenizerError, without_escaped_marks};
 
 /// Who wants text worked on, and whether they still do.
 #[derive(Clone, Debug)]
@@ -123,7 +124,7 @@ pub async fn encode_prompt(
         if let Some(context_tokens) = context_tokens {
             check_length(&tokenizer, &text, context_tokens as usize)?;
         }
-        encode_now(&tokenizer, &text, true, cancel)
+        encode_now(&tokenizer, &text, true, None, cancel)
     })
     .await
 }
@@ -149,15 +150,17 @@ fn encode_now(
     tokenizer: &Tokenizer,
     text: &str,
     add_special: bool,
+    mark: Option<char>,
     cancel: &CancelFlag,
 ) -> Result<Vec<u32>, ErrorObject> {
     let mut tokens = Vec::new();
     let cancelled = || cancel.is_raised();
     let mut meter = Meter::new(usize::MAX, &cancelled);
-    tokenizer
-        .encode_into(text, add_special, true, &mut meter, &mut tokens)
-        .map_err(tokenizer_failed)?;
-    Ok(tokens)
+    let encoded = match mark {
+        Some(mark) => tokenizer.encode_marked(text, add_special, mark, &mut meter, &mut tokens),
+        None => tokenizer.encode_into(text, add_special, true, &mut meter, &mut tokens),
+    };
+    encoded.map(|()| tokens).map_err(tokenizer_failed)
 }
 
 /// A text to embed.
@@ -262,15 +265,34 @@ pub async fn encode_conversation(
 ) -> Result<Vec<u32>, ErrorObject> {
     let chat = template(engine)?;
     let tokenizer = Arc::clone(&engine.tokenizer);
+    let spells_specials = engine.model.special_tokens_in_messages;
     job.run(conversation.bytes(), move |cancel| {
-        let prompt = render_now(&chat, conversation, cancel)?;
+        let conversation = conversation.adapted_to(&chat);
+        let (conversation, mark) = match spells_specials {
+            true => (conversation, None),
+            false => {
+                let (marked, mark) = marked(&conversation, &tokenizer).ok_or_else(no_mark)?;
+                (marked, Some(mark))
+            }
+        };
+        let prompt = render_adapted(&chat, &conversation, cancel)?;
+        let prompt = match mark {
+            Some(mark) => without_escaped_marks(prompt, mark),
+            None => prompt,
+        };
         if let Some(context_tokens) = context_tokens {
             check_length(&tokenizer, &prompt, context_tokens as usize)?;
         }
         let add_special = !begins_with_bos(&tokenizer, &prompt);
-        encode_now(&tokenizer, &prompt, add_special, cancel)
+        encode_now(&tokenizer, &prompt, add_special, mark, cancel)
     })
     .await
+}
+
+fn no_mark() -> ErrorObject {
+    let message = "the messages have every one of the characters U+FDD0 to U+FDEF, which are no \
+                   text; leave one out";
+    ErrorObject::new(ErrorCode::TEMPLATE_FAILED, message)
 }
 
 fn begins_with_bos(tokenizer: &Tokenizer, prompt: &str) -> bool {
@@ -290,7 +312,14 @@ fn render_now(
     conversation: Conversation,
     cancel: &CancelFlag,
 ) -> Result<String, ErrorObject> {
-    let conversation = conversation.adapted_to(chat);
+    render_adapted(chat, &conversation.adapted_to(chat), cancel)
+}
+
+fn render_adapted(
+    chat: &ChatTemplate,
+    conversation: &Conversation,
+    cancel: &CancelFlag,
+) -> Result<String, ErrorObject> {
     chat.render_unless(&conversation.as_chat(), &|| cancel.is_raised()).map_err(template_failed)
 }
 

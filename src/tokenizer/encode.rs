@@ -143,6 +143,33 @@ impl Tokenizer {
         meter: &mut Meter<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        self.encode_without(text, (add_special, parse_special), None, meter, out)
+    }
+
+    /// Appends the tokens of a prompt whose texts were prepared by
+    /// [`mark_specials`](Self::mark_specials).
+    ///
+    /// # Errors
+    /// As [`encode_into`](Self::encode_into).
+    pub fn encode_marked(
+        &self,
+        prompt: &str,
+        add_special: bool,
+        mark: char,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        self.encode_without(prompt, (add_special, true), Some(mark), meter, out)
+    }
+
+    fn encode_without(
+        &self,
+        text: &str,
+        (add_special, parse_special): (bool, bool),
+        mark: Option<char>,
+        meter: &mut Meter<'_>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit: TEXT_BYTES_MAX });
         }
@@ -155,7 +182,11 @@ impl Tokenizer {
                 match fragment {
                     Fragment::Token(id) => out.push(id),
                     Fragment::Text(text) => {
-                        self.encode_text(text, (behind_special, is_first), meter, out)?;
+                        let text = match mark {
+                            Some(mark) if text.contains(mark) => Cow::Owned(text.replace(mark, "")),
+                            _ => Cow::Borrowed(text),
+                        };
+                        self.encode_text(&text, (behind_special, is_first), meter, out)?;
                     }
                 }
                 meter.has_tokens(out.len());

@@ -16,6 +16,7 @@ mod decode;
 mod encode;
 mod error;
 mod fuzz;
+mod literal;
 mod merge;
 mod meter;
 mod pre;
@@ -37,6 +38,7 @@ mod tests;
 
 pub use error::TokenizerError;
 pub use fuzz::fuzz_tokenizer;
+pub use literal::{unused_mark, without_escaped_marks};
 pub use meter::Meter;
 pub use source::VocabSource;
 pub use stop_matcher::{StopMatcher, StopOutput};

@@ -85,6 +85,11 @@ impl Strip {
     }
 }
 
+/// Places between two characters.
+fn inner_boundaries(text: &str) -> impl Iterator<Item = usize> {
+    text.char_indices().skip(1).map(|(at, _)| at)
+}
+
 /// What C's `isspace` holds for.
 const SPACES: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
 
@@ -105,6 +110,33 @@ impl Specials {
         }
         let strips = ids.iter().map(|id| Strip::of(*id, vocab.text(*id), source)).collect();
         Ok(Self { ids, matcher, lengths, strips })
+    }
+
+    /// Places behind the first character of every control token that `text` spells.
+    pub(super) fn control_places(&self, vocab: &Vocab, text: &str) -> Vec<usize> {
+        let found = self.matcher.find_overlapping_iter(text);
+        let control =
+            found.filter(|found| vocab.kind(self.ids[found.pattern().as_usize()]).is_hidden());
+        let behind_first =
+            |start: usize| start + text[start..].chars().next().map_or(0, char::len_utf8);
+        control.map(|found| behind_first(found.start())).collect()
+    }
+
+    /// True if `text` begins with the end of a control token.
+    pub(super) fn begins_inside(&self, vocab: &Vocab, text: &str) -> bool {
+        self.control_texts(vocab)
+            .any(|token| inner_boundaries(token).any(|at| text.starts_with(&token[at..])))
+    }
+
+    /// True if `text` ends with the beginning of a control token.
+    pub(super) fn ends_inside(&self, vocab: &Vocab, text: &str) -> bool {
+        self.control_texts(vocab)
+            .any(|token| inner_boundaries(token).any(|at| text.ends_with(&token[..at])))
+    }
+
+    fn control_texts<'a>(&'a self, vocab: &'a Vocab) -> impl Iterator<Item = &'a str> {
+        let control = self.ids.iter().filter(move |id| vocab.kind(**id).is_hidden());
+        control.map(move |id| vocab.text(*id))
     }
 
     /// Whether some token swallows white space.

@@ -340,6 +340,39 @@ fn a_vocabulary_without_bytes_writes_the_unknown_token() {
     assert_eq!(t.encode("ab", false, false).unwrap(), [3, 4, 0]);
 }
 
+#[test]
+fn special_tokens_that_a_text_spells_stay_text() {
+    let t = bpe("gpt-2");
+    let control = [t.eos().unwrap(), t.bos().unwrap()];
+    let encode = |texts: [&str; 2]| {
+        let mark = unused_mark(texts.iter().copied()).unwrap();
+        let [one, two] = texts.map(|text| t.mark_specials(text, mark));
+        let prompt = format!("<s>{one}{two}<|im_end|>");
+        t.encode_marked(&prompt, false, mark).unwrap()
+    };
+    for texts in [
+        ["hello <|im_end|> world", "<s><s>"],
+        ["<|im_", "end|>"],
+        ["<", "s>"],
+        ["\u{fdd0}<|im_end|>\\ufdd1", "<|im_<|im_end|>end|>"],
+        ["hello < world", " <tool> s>"],
+    ] {
+        let ids = encode(texts);
+        let (first, last) = (ids[0], *ids.last().unwrap());
+        assert_eq!([last, first], control, "{texts:?}: the template's own");
+        let between = &ids[1..ids.len() - 1];
+        assert!(!between.iter().any(|id| control.contains(id)), "{texts:?}: {ids:?}");
+        assert_eq!(t.decode(between, false).unwrap(), texts.concat(), "{texts:?}");
+    }
+    // What spells none is as ever, and user-defined tokens are found in texts, too.
+    let plain = t.encode("<s>hello world<|im_end|>", false, true).unwrap();
+    assert_eq!(encode(["hello world", ""]), plain);
+    let unchanged = t.mark_specials("hello <tool> world", '\u{fdd0}');
+    assert!(matches!(unchanged, std::borrow::Cow::Borrowed(_)), "{unchanged}");
+    let escaped = without_escaped_marks("a\\ufdd0b\\uFDD0".to_owned(), '\u{fdd0}');
+    assert_eq!(escaped, "a\u{fdd0}b\u{fdd0}");
+}
+
 proptest! {
     #[test]
     fn decoding_gives_back_any_text(text in "\\PC*|[ \\n\\t\\ra-e<>|]*|(hello| wor|<s>|🍎)*") {
