@@ -66,8 +66,7 @@ fn another_users_daemon_is_told_no_prompt() {
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let socket = folder.path().join("hob.sock");
     let mut poser = pose(&socket, 1, Some(OTHER_UID));
-    let output =
-        hob(&["run", "--raw", "a secret"]).env("HOB_SOCKET", &socket).output().unwrap();
+    let output = hob(&["run", "--raw", "a secret"]).env("HOB_SOCKET", &socket).output().unwrap();
     poser.kill().unwrap();
     poser.wait().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));

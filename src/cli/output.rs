@@ -109,10 +109,10 @@ pub(crate) fn colours_wanted() -> bool {
 }
 
 /// `text` with what a terminal would obey made visible instead: escape sequences in a model's
-/// answer or in a file must not move the cursor, change the title or write the clipboard. Newlines
-/// and tabs stay; carriage returns are dropped.
+/// answer or in a file must not move the cursor, change the title or write the clipboard, nor marks
+/// of direction show words in another order. Newlines and tabs stay; carriage returns are dropped.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let obeyed = |c: char| is_obeyed(c) && c != '\n' && c != '\t';
     if !text.contains(obeyed) {
         return Cow::Borrowed(text);
     }
@@ -125,10 +125,18 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 
 /// `text` on one line: as [`printable`], with newlines and tabs made visible too.
 pub(crate) fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { control_picture(c) } else { c }).collect()
+    text.chars().map(|c| if is_obeyed(c) { control_picture(c) } else { c }).collect()
 }
 
-/// The picture Unicode has of a C0 control or DEL; U+FFFD for the C1 controls, which have none.
+/// True if a terminal acts on a character instead of showing it: controls, and the marks that
+/// change the direction of text, with which a line can show other words than it has.
+fn is_obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// The picture Unicode has of a C0 control or DEL; U+FFFD for all else, which have none.
 fn control_picture(control: char) -> char {
     match control {
         '\u{0}'..='\u{1f}' => {
@@ -183,6 +191,13 @@ mod tests {
     fn escape_sequences_are_made_visible() {
         assert_eq!(printable("a\x1b[2Jb\u{9b}31m\x07\x7f"), "a␛[2Jb\u{fffd}31m␇␡");
         assert_eq!(printable("tab\tline\r\nend"), "tab\tline\nend");
+    }
+
+    #[test]
+    fn marks_that_turn_text_around_are_made_visible() {
+        assert_eq!(printable("a\u{202e}b\u{2069}"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(on_one_line("\u{200f}\u{61c}x\u{2028}"), "\u{fffd}\u{fffd}x\u{fffd}");
+        assert_eq!(printable("שלום"), "שלום", "letters have their own direction");
     }
 
     #[test]

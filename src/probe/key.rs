@@ -129,7 +129,9 @@ fn replace(file: &Path, text: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let temporary = file.with_extension(format!("tmp{}", std::process::id()));
-    let result = fs::File::create(&temporary)
+    let _ = fs::remove_file(&temporary); // one of another process of this number
+    // Nothing that somebody put there is followed or written to.
+    let result = fs::File::create_new(&temporary)
         .and_then(|mut out| {
             out.write_all(text)?;
             out.sync_all()

@@ -125,12 +125,17 @@ impl Saved {
         })
     }
 
+    /// `path` must be nobody's: what is there goes, and a link is not followed.
     fn write_to(&self, path: &Path, durable: bool) -> io::Result<()> {
         if let Some(folder) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            create_folder(folder)?;
         }
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        match fs::remove_file(path) {
+            // A file that another run left, or that somebody put there for this one to follow.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let header = serde_json::to_vec(&self.header)?;
         let length = (header.len() as u32).to_le_bytes();
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
@@ -261,6 +266,18 @@ impl SessionFolder {
 fn number_of(path: &Path) -> Option<u64> {
     let number = path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()?;
     (number <= NUMBER_MAX).then_some(number)
+}
+
+/// Makes a folder of this user's alone, with those above it; what is made lasts through a power
+/// failure.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let made: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    for parent in made.iter().filter_map(|made| made.parent()) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ pub(super) const SHA256_DIGITS: usize = 64;
 /// Left free for everybody else.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
+/// Bytes between two looks at the free space, of a file whose length nobody says.
+const SPACE_LOOK_BYTES: u64 = 16 << 20;
+
 /// A file to fetch, and what is known of it.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -313,10 +316,11 @@ impl Part {
             if count == 0 {
                 break;
             }
-            let wrote = self.file.write_all(&buffer[..count]);
-            wrote.map_err(|error| HttpError::Final(failed("write", &self.path)(error)))?;
-            self.hasher.update(&buffer[..count]);
-            self.bytes += count as u64;
+            let taken = match total {
+                Some(_) => self.take(&buffer[..count]),
+                None => self.take_unannounced(&buffer[..count], need_space),
+            };
+            taken.map_err(HttpError::Final)?;
         }
         match total {
             Some(total) if self.bytes < total => {
@@ -324,6 +328,30 @@ impl Part {
             }
             _ => Ok(()),
         }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(bytes).map_err(failed("write", &self.path))?;
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Takes bytes of a file of unknown length: where the disk would be full, what has come of it
+    /// goes.
+    fn take_unannounced(
+        &mut self,
+        bytes: &[u8],
+        need_space: fn(&Path, u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let is_time = self.bytes % SPACE_LOOK_BYTES + bytes.len() as u64 >= SPACE_LOOK_BYTES;
+        if (self.bytes == 0 || is_time)
+            && let Err(full) = need_space(&self.path, SPACE_LOOK_BYTES)
+        {
+            self.clear()?;
+            return Err(full);
+        }
+        self.take(bytes)
     }
 
     /// Holds size and checksum against what is known of the file.
@@ -422,6 +450,28 @@ mod tests {
         assert_eq!(read("bytes */10"), Some((None, Some(10))));
         assert_eq!(read("bytes 5-9/*"), Some((Some(5), None)));
         assert_eq!(read("items 5-9/10"), None);
+    }
+
+    #[test]
+    fn a_file_of_unknown_length_does_not_fill_the_disk() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wanted = Wanted {
+            url: "http://host/x".to_owned(),
+            file: "x".to_owned(),
+            bytes: None,
+            sha256: None,
+        };
+        let mut part = Part::open(folder.path(), &wanted).expect("a new file");
+        let full = |folder: &Path, wanted_bytes| {
+            let folder = folder.to_owned();
+            Err(StoreError::DiskFull { folder, wanted_bytes, free_bytes: 0 })
+        };
+        part.take_unannounced(b"some", |_, _| Ok(())).expect("there is room");
+        part.take_unannounced(b"more", full).expect("nobody looks at every byte");
+        let last = vec![0; SPACE_LOOK_BYTES as usize];
+        let error = part.take_unannounced(&last, full).expect_err("no room");
+        assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
+        assert_eq!(part.file.metadata().expect("it is there").len(), 0, "the part is gone");
     }
 
     #[test]

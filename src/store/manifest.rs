@@ -148,7 +148,9 @@ impl Manifest {
     pub(super) fn write(&self, path: &Path) -> Result<(), StoreError> {
         let new = path.with_extension("json.new");
         let text = serde_json::to_string_pretty(self).expect("text keys and finite numbers");
-        File::create(&new)
+        let _ = fs::remove_file(&new); // a write that was cut off left it
+        // Nothing that somebody put there is followed or written to.
+        File::create_new(&new)
             .and_then(|mut file| {
                 writeln!(file, "{text}")?;
                 file.sync_all()

@@ -193,7 +193,12 @@ impl Store {
 }
 
 fn make_folder(path: &Path) -> Result<(), StoreError> {
-    DirBuilder::new().recursive(true).create(path).map_err(failed("create the folder", path))
+    let made: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
+    DirBuilder::new().recursive(true).create(path).map_err(failed("create the folder", path))?;
+    made.iter().filter_map(|made| made.parent()).try_for_each(|parent| match parent {
+        parent if parent.as_os_str().is_empty() => sync_folder(Path::new(".")),
+        parent => sync_folder(parent),
+    })
 }
 
 fn open_lock(path: &Path) -> Result<File, StoreError> {
