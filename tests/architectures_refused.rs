@@ -223,7 +223,7 @@ fn layers_of_different_shapes_are_refused_and_a_list_of_equal_ones_is_not() {
         let count = of(&key) as i32;
         let equal = with_array(&tiny, &key, Array::I32(vec![count; layers]));
         let equal = GgufFile::from_bytes(Path::new("tiny.gguf"), equal).expect("a GGUF file");
-        let read = |file| hob::model::read_hyper_params(file).expect("a shape");
+        let read = |file| read_hyper_params(file).expect("a shape");
         assert_eq!(read(&equal), read(&file), "{key}");
         let mut counts = vec![count; layers];
         counts[layers - 1] = 2 * count;

@@ -31,7 +31,7 @@ fn start(model: &Path, options: &EngineOptions) -> Engine {
     let executor = Box::new(ReferenceExecutor::new());
     let opened = engine::open(executor, model, options, &mut |_, _| {}).unwrap();
     let (handle, thread) = engine::start(opened, options).unwrap();
-    Engine { handle, thread }
+    Engine { handle, thread, folder: None }
 }
 
 fn of(texts: &[&[u32]]) -> EmbedRequest {

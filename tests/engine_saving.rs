@@ -61,7 +61,7 @@ fn sessions_come_back_with_their_caches_after_a_restart() {
 
     let engine = Engine::start(&options(folder.path()));
     let after = engine.list();
-    assert_eq!(after.len(), 2);
+    assert_eq!(after.len(), 2, "nobody could find one without a name");
     assert_eq!((after[0].id, after[1].id), (notes, empty));
     assert_eq!(after[0].name.as_deref(), Some("notes"));
     assert_eq!((after[0].context_tokens, after[0].priority), (80, Priority::Background));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use hob::config::Config;
 use hob::engine::{EngineHandle, EngineThread, GenerateRequest, LoadFailure, Owner};
-use hob::server::{Library, ModelSpec, Models, Server, ServerOptions};
+use hob::server::{Library, ModelSpec, Models, SaveLimits, Server, ServerOptions};
 use serde_json::{Value, json};
 use server_support::{ADA, Client, HOLD, Mock, PATIENCE, code};
 use tokio::net::UnixStream;
@@ -42,14 +42,15 @@ impl Library for Shelf {
     fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure> {
         let message = "broken.gguf: not a GGUF file".to_owned();
         match model.name == "broken" {
-            true => Err(LoadFailure { message, no_room: false }),
+            true => Err(LoadFailure { message, no_room: false, replaced: false }),
             false => Ok(()),
         }
     }
 
     fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure> {
-        let failure =
-            |message: &str, no_room| Err(LoadFailure { message: message.to_owned(), no_room });
+        let failure = |message: &str, no_room| {
+            Err(LoadFailure { message: message.to_owned(), no_room, replaced: false })
+        };
         let mut refusals = self.refusals.lock().unwrap();
         if model.name == "big" && *refusals > 0 {
             *refusals -= 1;
@@ -141,7 +142,9 @@ async fn a_model_is_loaded_when_it_is_named_and_its_client_hears_of_it() {
     );
     assert_eq!(setting.loaded(&mut client).await, ["first", "b"]);
     assert_eq!(*setting.shelf.started.lock().unwrap(), ["b"]);
-    setting.models.shut_down().await;
+    let limits = SaveLimits { patience: PATIENCE, while_it_moves: false };
+    let ending = setting.models.shut_down(limits, || ()).await;
+    assert_eq!((ending.lost(), ending.panicked), (0, false));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hob::config::Config;
 use hob::http::Http;
-use hob::server::{BoundSocket, Models, ServeEnd, ServerOptions, SocketError, serve};
+use hob::server::{BoundSocket, Models, ServeEnd, Served, ServerOptions, SocketError, serve};
 use serde_json::json;
 use server_support::{Client, HOLD, Mock, PATIENCE, code};
 use tokio::net::UnixStream;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 struct Daemon {
     stop: CancellationToken,
-    task: JoinHandle<ServeEnd>,
+    task: JoinHandle<Served>,
     mock: Mock,
 }
 
@@ -40,7 +40,7 @@ impl Daemon {
     }
 
     async fn ended(self) -> ServeEnd {
-        timeout(PATIENCE, self.task).await.unwrap().unwrap()
+        timeout(PATIENCE, self.task).await.unwrap().unwrap().end
     }
 }
 

@@ -57,7 +57,11 @@ async fn a_stopped_engine_makes_the_watchdog_miss() -> Result<(), Failure> {
     let (sender, mut notices) = unbounded_channel();
     let stop = CancellationToken::new();
     let tell = move |notice| sender.send(notice).expect("the test listens");
-    let watching = tokio::spawn(watch(engine.clone(), Some(WATCHDOG), stop.clone(), tell));
+    let watched = {
+        let engine = engine.clone();
+        move || engine.clone()
+    };
+    let watching = tokio::spawn(watch(watched, Some(WATCHDOG), stop.clone(), tell));
     assert_eq!(timeout(PATIENCE, notices.recv()).await?, Some(Notice::Alive));
 
     let until = Arc::new(Mutex::new(()));

@@ -25,16 +25,16 @@ use hob::config::{
     Config, ConfigError, EXIT_CONFIG, Flags, LogFormat, LogLevel, Places, Quantize, SelfCheck, Tune,
 };
 use hob::engine::{
-    self, CheckOptions, CheckWhen, Control, EngineFailure, EngineOptions, EngineThread, OpenError,
-    Opened, StateOptions, TuneOptions,
+    self, CheckOptions, CheckWhen, EngineFailure, EngineOptions, OpenError, Opened, StateOptions,
+    TuneOptions,
 };
 use hob::gpu::DeviceError;
 use hob::http::Http;
 use hob::model::ModelLoadError;
 use hob::reference::ReferenceExecutor;
 use hob::server::{
-    self, Access, AccessError, BoundSocket, Models, Notice, ServeEnd, ServerOptions, SocketError,
-    stop_on_signals,
+    self, Access, AccessError, BoundSocket, Ending, Models, Notice, SaveLimits, ServeEnd, Served,
+    ServerOptions, SocketError, StateInUse, StateLock, stop_on_signals,
 };
 use hob::store::StoreError;
 use hob::telemetry::{self, Form, LevelFilter, TelemetryError};
@@ -46,10 +46,15 @@ use library::{Library, Located};
 const EXIT_UNAVAILABLE: u8 = 69;
 const EXIT_SYSTEM: u8 = 71;
 const EXIT_SOCKET: u8 = 73;
+const EXIT_NOT_SAVED: u8 = 74;
 const EXIT_DEVICE_FAILED: u8 = 75;
 
-/// From the first signal to the end, whatever the device is doing: less than the 5 s promised.
-const STOP_MAX: Duration = Duration::from_millis(4800);
+/// From the first signal to the end while the model is being loaded, whatever the device is doing.
+const STOP_LOADING_MAX: Duration = Duration::from_millis(4800);
+
+/// How much longer the service manager is asked to wait while sessions are saved: each time that
+/// the engines are looked at.
+const STOP_EXTENSION: Duration = Duration::from_secs(15);
 
 /// How long nobody must have wanted anything before kernels are tuned.
 const TUNING_QUIET: Duration = Duration::from_secs(2);
@@ -76,6 +81,10 @@ enum DaemonError {
     Log(#[from] TelemetryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error(transparent)]
+    State(#[from] StateInUse),
+    #[error("sessions that could not be saved: {0}, named above")]
+    NotSaved(usize),
     #[error("{}", about_model(model, source))]
     Model { model: PathBuf, source: Box<OpenError> },
     #[error(transparent)]
@@ -103,7 +112,8 @@ impl DaemonError {
                 _ => EXIT_CONFIG,
             },
             Self::Device(error) => device_status(error),
-            Self::Socket(_) => EXIT_SOCKET,
+            Self::Socket(_) | Self::State(_) => EXIT_SOCKET,
+            Self::NotSaved(_) => EXIT_NOT_SAVED,
             Self::EngineFailed(_) | Self::EnginePanicked => EXIT_DEVICE_FAILED,
             Self::System { .. } => EXIT_SYSTEM,
         }
@@ -219,42 +229,77 @@ async fn run(config: &Config, places: &Places) -> Result<(), DaemonError> {
     let library = Arc::new(Library::new(config, places, options));
     let default = library.default_model(config, places)?;
     let stop = stop_on_signals().map_err(DaemonError::system("install signal handlers"))?;
-    tokio::spawn(end_in_time(stop.clone()));
+    let in_time = tokio::spawn(end_in_time(stop.clone()));
     let socket = BoundSocket::adopt_or_bind(&places.socket_of(config))?;
+    let state = library.state_folder().map(|folder| StateLock::take(folder, socket.path()));
+    let state = state.transpose()?;
     let serving = ServerOptions { access: Access::resolve(config)?, ..ServerOptions::from(config) };
     let Some(opened) = load(&library, &default, &stop).await? else {
         return Ok(());
     };
+    in_time.abort();
     let (engine, thread) = engine::start(opened, &default.options)
         .map_err(DaemonError::system("start the engine's thread"))?;
     info!(socket = %socket.path().display(), "ready");
     // A first token was evaluated as the model was loaded.
     notify(&[NotifyState::Ready]);
     let watchdog = sd_notify::watchdog_enabled();
-    tokio::spawn(server::watch(engine.clone(), watchdog, stop.clone(), |notice| match notice {
+    let loaded_max = config.models_loaded_max as usize;
+    let models = Models::new(default.spec, engine, library, loaded_max).with_default_thread(thread);
+    let watched = models.clone();
+    let watched = move || watched.default_engine();
+    tokio::spawn(server::watch(watched, watchdog, stop.clone(), |notice| match notice {
         Notice::Alive => notify(&[NotifyState::Watchdog]),
         Notice::Status(line) => notify(&[NotifyState::Status(&line)]),
     }));
-    let loaded_max = config.models_loaded_max as usize;
-    let models = Models::new(default.spec, engine.clone(), library, loaded_max);
     let pinned = models.clone();
     tokio::spawn(async move { pinned.load_pinned().await });
     tokio::spawn(server::follow_sleep(None, models.clone(), stop.clone()));
-    let end =
-        server::serve(socket, models.clone(), Some(Arc::new(Http::default())), serving, stop).await;
-    models.shut_down().await;
-    drop(models);
-    // Nobody is left to send it anything else, and it may be gone.
-    let _ = engine.commands.control(Control::Shutdown);
-    drop(engine);
-    match (join(thread).await?, end) {
-        (Ok(()), _) => Ok(()),
-        (Err(error), ServeEnd::EngineGone) => Err(DaemonError::EngineFailed(error)),
-        (Err(error), ServeEnd::Stopped) => {
-            warn!(%error, "while the daemon was stopping");
-            Ok(())
-        }
+    let stopping = stop.clone();
+    let state = Arc::new(state);
+    let held = Arc::clone(&state);
+    tokio::spawn(async move {
+        stopping.cancelled().await;
+        notify(&[NotifyState::Stopping]);
+        held.iter().for_each(StateLock::note_stopping);
+    });
+    let http = Arc::new(Http::default());
+    let served = server::serve(socket, models.clone(), Some(http), serving, stop).await;
+    let Served { end, farewells } = served;
+    let ending = models.shut_down(save_limits(config), ask_for_time).await;
+    farewells.tell(&ending.report);
+    // The lock is the process's: an engine that was given up may still write.
+    std::mem::forget(state);
+    outcome(ending, end)
+}
+
+fn outcome(ending: Ending, end: ServeEnd) -> Result<(), DaemonError> {
+    let lost = ending.lost();
+    match (ending.failure, end) {
+        (Some(failure), ServeEnd::EngineGone) => return Err(DaemonError::EngineFailed(failure)),
+        (Some(failure), ServeEnd::Stopped) => warn!(%failure, "while the daemon was stopping"),
+        (None, _) => {}
     }
+    match (ending.panicked, lost) {
+        (true, _) => Err(DaemonError::EnginePanicked),
+        (false, 0) => Ok(()),
+        (false, lost) => Err(DaemonError::NotSaved(lost)),
+    }
+}
+
+fn save_limits(config: &Config) -> SaveLimits {
+    let patience = Duration::from_millis(config.save_timeout_ms.into());
+    SaveLimits { patience, while_it_moves: std::env::var_os("NOTIFY_SOCKET").is_some() }
+}
+
+/// Asks the service manager to wait while sessions are saved.
+fn ask_for_time() {
+    let extension = u32::try_from(STOP_EXTENSION.as_micros()).unwrap_or(u32::MAX);
+    notify(&[
+        NotifyState::ExtendTimeoutUsec(extension),
+        NotifyState::Watchdog,
+        NotifyState::Status("saving sessions"),
+    ]);
 }
 
 fn engine_options(config: &Config, places: &Places) -> EngineOptions {
@@ -305,19 +350,13 @@ fn engine_options(config: &Config, places: &Places) -> EngineOptions {
     }
 }
 
-/// The last resort behind the shutdown timeout: a step of the device cannot be interrupted.
+/// A load that takes its time cannot be interrupted, and there is nothing to save yet.
 async fn end_in_time(stop: CancellationToken) {
     stop.cancelled().await;
     notify(&[NotifyState::Stopping]);
-    sleep(STOP_MAX).await;
-    warn!("the device did not finish in time");
+    sleep(STOP_LOADING_MAX).await;
+    warn!("the model's loading did not end in time");
     process::exit(0);
-}
-
-/// Waits for the engine's thread, which saves the compiled pipelines as it ends.
-async fn join(thread: EngineThread) -> Result<Result<(), EngineFailure>, DaemonError> {
-    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-    joined.ok().and_then(Result::ok).ok_or(DaemonError::EnginePanicked)
 }
 
 /// Opens the device and loads the model; `None` if the daemon was told to stop meanwhile.

@@ -178,10 +178,28 @@ impl Client {
         method: &'static str,
         params: &P,
     ) -> Result<R, ClientError> {
-        let id = self.send(method, params)?;
+        let id = self.begin(method, params)?;
+        self.finish(method, &id)
+    }
+
+    /// Asks one thing whose answer is waited for later.
+    pub(crate) fn begin<P: Serialize>(
+        &mut self,
+        method: &'static str,
+        params: &P,
+    ) -> Result<RequestId, ClientError> {
+        self.send(method, params)
+    }
+
+    /// Waits for the answer to what was asked.
+    pub(crate) fn finish<R: DeserializeOwned>(
+        &mut self,
+        method: &'static str,
+        id: &RequestId,
+    ) -> Result<R, ClientError> {
         loop {
             match self.receive(method)? {
-                Received::Answer(answered, result) if answered.as_ref() == Some(&id) => {
+                Received::Answer(answered, result) if answered.as_ref() == Some(id) => {
                     return read_result(method, &result?);
                 }
                 // A reply without an id answers a frame the daemon could not read: ours.

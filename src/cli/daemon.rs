@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 
 use super::args::GlobalOptions;
 use super::client::{Client, ClientError};
-use super::{CliError, output, paths};
+use super::{CliError, lost_daemon, output, paths};
 use crate::protocol::{InitializeResult, ModelLoadResult, ModelParams, method};
 
 const START_DETACHED: [&str; 2] = ["start-detached", "--"];
@@ -83,6 +83,7 @@ pub(crate) fn connect_or_start(
         Err(ClientError::Unreachable { source, .. })
             if source.kind() != ErrorKind::PermissionDenied =>
         {
+            lost_daemon::check_none(&sockets)?;
             start(sockets.swap_remove(0), model)
         }
         Err(error) => Err(error.into()),

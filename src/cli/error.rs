@@ -1,7 +1,7 @@
 //! What can go wrong in a command, and the exit status that tells it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -102,6 +102,22 @@ pub enum CliError {
         pid: u32,
         /// Why.
         source: io::Error,
+    },
+    /// Sessions are lost with a daemon that was stopped.
+    #[error("{count} of the daemon's sessions could not be saved")]
+    NotSaved {
+        /// That many.
+        count: usize,
+    },
+    /// A daemon uses the saved sessions, and does not listen where it is looked for.
+    #[error("{}", lost_daemon(*pid, socket, *is_gone))]
+    LostDaemon {
+        /// Its process; 0 where that is not known.
+        pid: i32,
+        /// Its socket.
+        socket: PathBuf,
+        /// True if nobody answers there either.
+        is_gone: bool,
     },
     /// A file is named that the running daemon does not have.
     #[error(
@@ -308,6 +324,20 @@ pub enum CliError {
     },
 }
 
+fn lost_daemon(pid: i32, socket: &Path, is_gone: bool) -> String {
+    let (hobd, socket) = (format!("hobd (process {pid})"), socket.display());
+    match is_gone {
+        true => format!(
+            "{hobd} runs, but its socket {socket} is gone, as after a logout; `hob stop` ends it and \
+             saves its sessions, the next `hob run` then starts another"
+        ),
+        false => format!(
+            "{hobd} runs already on {socket}: name that with --socket. A second one needs a folder of \
+             its own for sessions (state_dir in its configuration)"
+        ),
+    }
+}
+
 /// As hobd: that a device is not there which somebody named is a matter of settings.
 fn device_status(error: &DeviceError) -> u8 {
     match error {
@@ -331,6 +361,7 @@ impl CliError {
             Self::Client(_)
             | Self::NoDaemonProgram
             | Self::Spawn { .. }
+            | Self::LostDaemon { .. }
             | Self::DaemonEnded { .. } => exit::NO_DAEMON,
             Self::NoPrompt
             | Self::NoTexts

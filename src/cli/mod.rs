@@ -19,6 +19,7 @@ mod inspect;
 mod interrupt;
 pub mod local;
 mod lora;
+mod lost_daemon;
 mod metrics;
 mod models;
 mod output;

@@ -10,14 +10,19 @@ const ABOUT: &str = "Serve a language model on a Vulkan device over a Unix socke
 
 const AFTER_HELP: &str = "\
 Without --config, the first of ~/.config/hob/hobd.toml and /etc/hob/hobd.toml is read; flags
-override it. The first SIGTERM or SIGINT ends hobd in order, within 5 seconds.
+override it. The first SIGTERM, SIGINT or SIGHUP ends hobd in order: requests have
+shutdown_timeout_ms (4 s) to end, then sessions are saved for at most save_timeout_ms (30 s; under
+systemd for as long as it gets on). A second SIGTERM or SIGINT ends it at once. SIGHUP stays ignored
+under nohup.
 
 Exit status:
   0    stopped by a signal, or the configuration is in order (--check-config)
   2    the command line is wrong
   69   no Vulkan loader, no device, or the device failed before it served anything
   71   the operating system refused something else
-  73   the socket cannot be served: another hobd does, or the folder is not safe
+  73   the socket cannot be served, or the saved sessions not used: another hobd does, or the
+       folder is not safe
+  74   stopped, but sessions could not be saved: the log names them
   75   the device was lost three times in ten minutes; starting again may help
   78   the configuration or the model is wrong, or the model does not fit the device";
 

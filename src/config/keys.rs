@@ -155,4 +155,9 @@ pub(super) const KEYS: &[Key] = &[
         wanted: "an integer from 0 to 4500",
         out_of_range: |c| outside(c.shutdown_timeout_ms, 0, 4500),
     },
+    Key {
+        name: "save_timeout_ms",
+        wanted: "an integer from 0 to 3600000",
+        out_of_range: |c| outside(c.save_timeout_ms, 0, 3_600_000),
+    },
 ];

@@ -302,6 +302,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// How long running requests have to end when the daemon is told to stop, in milliseconds.
     pub shutdown_timeout_ms: u32,
+    /// How long sessions may be saved for when the daemon is told to stop, in milliseconds.
+    pub save_timeout_ms: u32,
 }
 
 impl Default for Config {
@@ -353,6 +355,7 @@ impl Default for Config {
             log_level: LogLevel::Info,
             log_format: LogFormat::Auto,
             shutdown_timeout_ms: 4_000,
+            save_timeout_ms: 30_000,
         }
     }
 }

@@ -107,6 +107,7 @@ impl Worker {
             Some(files) => {
                 session.busy = true;
                 self.fetches.restored.insert(id);
+                files.leave_alone(id);
                 let done = self.fetches.sender.clone();
                 files.fetch(files.saved(session.owner, id), move |found| {
                     drop(done.send((id, Told::Saved(found, reply)))); // as above

@@ -17,6 +17,7 @@ mod flight;
 mod heartbeat;
 mod new_session;
 mod open;
+mod open_error;
 mod placed;
 mod queue;
 mod quota;
@@ -27,6 +28,7 @@ mod residence;
 mod room;
 mod runner;
 mod sampling;
+mod saver;
 mod saving;
 mod serve;
 mod sessions;
@@ -37,6 +39,7 @@ mod types;
 mod warm;
 mod worker;
 
+pub use crate::session::Unsaved;
 pub use activity::{Activity, Finished, Histogram, KvPages};
 pub use adapters::{
     AdapterBase, AdapterError, AdapterInfo, AdapterNames, AdapterSource, NamedAdapter, OpenAdapter,
@@ -45,12 +48,14 @@ pub use check::{CheckOptions, CheckWhen, KernelFault};
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
 pub use new_session::{Closer, NewSession, SessionGuard};
-pub use open::{EngineOptions, OpenError, Opened, look_at, open, open_with};
+pub use open::{EngineOptions, Opened, look_at, open, open_with};
+pub use open_error::OpenError;
 pub use placed::{OpenExecutor, Reopen};
 pub use queue::{CommandReceiver, CommandSender, EngineGone, Received, command_queue};
 pub use quota::{Quota, Quotas};
 pub use recovery::EngineFailure;
 pub use runner::{Flight, Mix, Results, Runner, Wanted};
+pub use saver::Saver;
 pub use saving::StateOptions;
 pub use tune::{
     Measured, TuneOptions, TuneProgress, TunedWork, Tuner, Verdict, WorkSize, forget_tuning,
@@ -220,6 +225,11 @@ pub enum Control {
         /// Answer.
         reply: oneshot::Sender<EngineStatus>,
     },
+    /// Lists the sessions of all users.
+    ListSessions {
+        /// Answer.
+        reply: oneshot::Sender<Vec<SessionInfo>>,
+    },
     /// Takes the model off the device, unless requests run or wait.
     Unload {
         /// True if it is off now.
@@ -256,6 +266,8 @@ pub struct EngineHandle {
     pub heartbeat: Heartbeat,
     /// Whether the model is on the device now; the engine says so itself.
     pub on_device: Arc<AtomicBool>,
+    /// What saves its sessions without it.
+    pub saver: Saver,
 }
 
 /// The engine's thread; joining it tells how it ended.
@@ -272,16 +284,13 @@ pub fn start(
     let (commands, receiver) = command_queue();
     let heartbeat = Heartbeat::default();
     let on_device = Arc::new(AtomicBool::new(true));
-    let handle = EngineHandle {
-        commands,
-        tokenizer: Arc::clone(&opened.tokenizer),
-        chat: opened.chat.clone(),
-        model: Arc::clone(&opened.info),
-        heartbeat: heartbeat.clone(),
-        on_device: Arc::clone(&on_device),
-    };
     let closer = Closer::of(&receiver);
-    let worker = worker::Worker::new(opened, options, heartbeat, on_device, closer)?;
+    let (tokenizer, chat, model) =
+        (Arc::clone(&opened.tokenizer), opened.chat.clone(), Arc::clone(&opened.info));
+    let device = Arc::clone(&on_device);
+    let worker = worker::Worker::new(opened, options, heartbeat.clone(), device, closer)?;
+    let saver = worker.files.as_ref().map(saving::Files::saver).unwrap_or_default();
+    let handle = EngineHandle { commands, tokenizer, chat, model, heartbeat, on_device, saver };
     let clock = handle.commands.clock();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;

@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use thiserror::Error;
 use tracing::warn;
 
 use super::adapters::{self, AdapterBase, AdapterNames, AdapterSource, Adapters};
 use super::budget;
 use super::check::{Check, CheckOptions};
 use super::fingerprint;
+use super::open_error::OpenError;
 use super::placed::{ModelSource, OpenExecutor, Reopen};
 use super::quota::Quotas;
 use super::runner::Runner;
@@ -22,18 +22,18 @@ use super::sampling;
 use super::saving::StateOptions;
 use super::tune::{TuneOptions, Tuner};
 use super::types::ModelInfo;
-use crate::chat::{ChatError, ChatTemplate, named_template};
+use crate::chat::{ChatTemplate, named_template};
 use crate::config::{KvDtype, MemoryReserve, Numerics, SamplingOverrides};
 use crate::gguf::{GgufError, GgufFile};
-use crate::gpu::{Capabilities, DeviceError, Executor};
-use crate::hf::{self, HfError};
+use crate::gpu::{Capabilities, Executor};
+use crate::hf;
 use crate::kernels::{KvFormat, PageLayout, matmul_tiled};
 use crate::kv_cache::KvConfig;
 use crate::model::{
     AdapterFile, HyperParams, Limits, Model, ModelLoadError, Progress, read_hyper_params,
 };
 use crate::tensor::DType;
-use crate::tokenizer::{Tokenizer, TokenizerError, VocabSource};
+use crate::tokenizer::{Tokenizer, VocabSource};
 
 /// Context of a session where the configuration names none: enough for a conversation, and far less
 /// memory than what many models were trained for.
@@ -155,66 +155,6 @@ pub struct Opened {
     pub reopen: Option<Reopen>,
 }
 
-/// Why a model could not be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// The file is at fault.
-    #[error(transparent)]
-    File(#[from] GgufError),
-    /// The folder is.
-    #[error(transparent)]
-    Folder(HfError),
-    /// Its tokenizer is.
-    #[error("{path}: {error}")]
-    Tokenizer {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        error: TokenizerError,
-    },
-    /// Its chat template is.
-    #[error(
-        "{path}: tokenizer.chat_template: {error}; another takes its place by --chat-template NAME or FILE"
-    )]
-    Chat {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        error: ChatError,
-    },
-    /// The chat template of the options is.
-    #[error("chat_template = {name:?}: {error}")]
-    NamedChat {
-        /// Its name or path.
-        name: String,
-        /// What is wrong.
-        error: ChatError,
-    },
-    /// The chat template's file cannot be read.
-    #[error("chat_template: {path}: {error}")]
-    ChatFile {
-        /// The file.
-        path: String,
-        /// What the system says.
-        error: std::io::Error,
-    },
-    /// Its network, or the room for it.
-    #[error(transparent)]
-    Model(#[from] ModelLoadError),
-    /// The device failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
-
-impl From<HfError> for OpenError {
-    fn from(error: HfError) -> Self {
-        match error {
-            HfError::Model(error) => Self::File(error),
-            error => Self::Folder(error),
-        }
-    }
-}
-
 /// Opens a model on an executor: tokenizer first, then weights, then the cache. A device that is
 /// lost later ends the engine, and a kernel that computes wrongly fails it.
 ///
@@ -308,6 +248,8 @@ fn load(
     let check = options.check.clone().map(Check::new);
     let tuner = options.tune.clone().map(Tuner::new);
     let mut source = ModelSource {
+        identity: file.identity()?, // before the file is moved
+        quantize: options.quantize,
         file: file.into(),
         adapters: adapter_files,
         kv: config,
@@ -335,6 +277,8 @@ fn load(
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())
     });
+    // The fingerprint is of what is at the path, which is to be the file that is open.
+    source.check_place()?;
     let opened =
         Opened { runner, tokenizer, chat, info, adapters, adapter_base, made_by, reopen: None };
     Ok((opened, source))

@@ -11,23 +11,30 @@ use std::time::Duration;
 
 use super::budget;
 use super::check::{Check, KernelFault};
-use super::open::OpenError;
+use super::open_error::OpenError;
 use super::runner::Runner;
 use super::tune::Tuner;
 use crate::config::MemoryReserve;
-use crate::gguf::GgufFile;
+use crate::gguf::{FileIdentity, GgufFile};
 use crate::gpu::{DeviceError, Executor};
+use crate::hf;
 use crate::kv_cache::{KvCache, KvConfig};
 use crate::model::{AdapterFile, Limits, Model, ModelLoadError, Progress};
+use crate::tensor::DType;
 
 /// Opens the device: at the start, and again after it was lost.
 pub type OpenExecutor = Box<dyn FnMut() -> Result<Box<dyn Executor>, DeviceError> + Send>;
 
-/// What a model is loaded from: the file stays open, so that another one put in its place meanwhile
-/// changes nothing.
+/// What a model is loaded from. The file stays open, so that a device that is lost while requests
+/// run gets the weights that they began with; whoever loads the model anew is told where another
+/// file has taken its place.
 #[derive(Debug)]
 pub(super) struct ModelSource {
     pub(super) file: Arc<GgufFile>,
+    /// The file as it was when its header was read.
+    pub(super) identity: Vec<FileIdentity>,
+    /// Type that a folder's matrices are quantised to.
+    pub(super) quantize: Option<DType>,
     /// By their numbers.
     pub(super) adapters: BTreeMap<usize, AdapterFile>,
     pub(super) kv: KvConfig,
@@ -77,6 +84,24 @@ impl ModelSource {
         Ok(Some(runner))
     }
 
+    /// Refuses a file that has been written to since its header was read: what is read of it now
+    /// may be anything.
+    pub(super) fn check_unchanged(&self) -> Result<(), OpenError> {
+        match self.file.identity()? == self.identity {
+            true => Ok(()),
+            false => Err(OpenError::Changed { path: self.file.path().to_owned() }),
+        }
+    }
+
+    /// Refuses to go on with a file whose place another one has taken, or that is gone.
+    pub(super) fn check_place(&self) -> Result<(), OpenError> {
+        let there = hf::open_model(self.file.path(), self.quantize)?.identity()?;
+        match there == self.identity {
+            true => Ok(()),
+            false => Err(OpenError::Replaced { path: self.file.path().to_owned() }),
+        }
+    }
+
     /// Loads onto an executor, or onto the ones that `open` gives after it where kernels compute
     /// wrongly.
     pub(super) fn load(
@@ -86,10 +111,12 @@ impl ModelSource {
         reserve: Option<MemoryReserve>,
         progress: Progress<'_>,
     ) -> Result<Runner, OpenError> {
+        self.check_unchanged()?;
         loop {
             let device = executor.capabilities().device_name.clone();
             // Ends: each time one more kernel is avoided, or one that is gives an error.
             if let Some(runner) = self.try_load(executor, reserve, &mut *progress)? {
+                self.check_unchanged()?;
                 return Ok(runner);
             }
             let Some(open) = &mut open else {
@@ -161,6 +188,11 @@ impl Placed {
     pub(super) fn take_off(&mut self) {
         self.on_device.store(false, Ordering::Release);
         self.runner = None;
+    }
+
+    /// Refuses to put on the device what no longer is the file at the model's path.
+    pub(super) fn check_place(&self) -> Result<(), OpenError> {
+        self.reopen.as_ref().map_or(Ok(()), |reopen| reopen.source.check_place())
     }
 
     /// Opens the device again and loads the model onto it; the cache is empty then, and has as many

@@ -240,6 +240,12 @@ impl CommandSender {
         self.0.control(command)
     }
 
+    /// True if both are ways into one engine.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// True if the engine has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {

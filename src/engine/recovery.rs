@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::open::OpenError;
+use super::open_error::OpenError;
 use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::model::ModelLoadError;

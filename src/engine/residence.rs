@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use super::KvPages;
-use super::open::OpenError;
+use super::open_error::OpenError;
 use super::types::LoadFailure;
 use super::worker::Worker;
 use crate::gpu::DeviceError;
@@ -44,11 +44,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts the model on the device, where it is not.
+    /// Puts the model on the device, where it is not, unless another file has taken its place.
     pub(super) fn load(&mut self) -> Result<(), LoadFailure> {
         if self.runner.is_on_device() {
             return Ok(());
         }
+        self.runner.check_place().map_err(|error| {
+            tracing::warn!(model = self.info.name, %error, "the model is not loaded again");
+            LoadFailure::from(&error)
+        })?;
+        self.load_unchecked()
+    }
+
+    /// The same for requests that have begun with this very file.
+    pub(super) fn load_unchecked(&mut self) -> Result<(), LoadFailure> {
         let (started, heartbeat) = (Instant::now(), self.heartbeat.clone());
         let loaded = self.runner.put_on(self.budget.reserve(), &mut |_, _| heartbeat.beat());
         loaded.map_err(|error| {
@@ -71,6 +80,7 @@ impl From<&OpenError> for LoadFailure {
             }
             _ => false,
         };
-        Self { message: error.to_string(), no_room }
+        let replaced = matches!(error, OpenError::Changed { .. } | OpenError::Replaced { .. });
+        Self { message: error.to_string(), no_room, replaced }
     }
 }

@@ -1,18 +1,23 @@
 //! Sessions in files: saved on request and at the end, brought back at the start; and parked there
 //! when the host's memory for caches is full.
+//!
+//! At the end, tokens and settings of all changed sessions come first, then caches, the one used
+//! last first: there may be no time for all, and a cache can be computed again. A session without a
+//! name ends with the connection that made it, so none is saved.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::saver::Saver;
 use super::sessions::Answer;
 use super::types::{AdmitError, SessionInfo};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::scheduler::Priority;
 use crate::session::{
-    FileThreads, Header, Owner, Parked, Saved, SessionFileError, SessionFolder, SessionId,
-    SpillFile, Traits, Writing,
+    CachePlace, FileThreads, Header, Ledger, Owner, Parked, Saved, SessionFileError, SessionFolder,
+    SessionId, SpillFile, Traits, Writing,
 };
 
 /// Where sessions are kept in files, and how much of it.
@@ -34,18 +39,49 @@ pub(super) struct Files {
     /// What caches are computed by, and their form.
     made_by: String,
     threads: FileThreads,
+    /// Sessions that outlive the daemon.
+    ledger: Ledger,
 }
+
+/// How often the tokens of sessions whose requests run are noted.
+const NOTE_PERIOD: Duration = Duration::from_millis(100);
 
 impl Files {
     pub(super) fn new(options: &StateOptions, made_by: String) -> io::Result<Self> {
         let folder = SessionFolder::new(&options.folder, &options.model, &made_by);
         let disk_cache_bytes = options.disk_cache_bytes;
-        Ok(Self { folder, disk_cache_bytes, made_by, threads: FileThreads::start()? })
+        let (threads, ledger) = (FileThreads::start()?, Ledger::default());
+        Ok(Self { folder, disk_cache_bytes, made_by, threads, ledger })
     }
 
-    /// Removes a saved session's file; most have none.
-    pub(super) fn forget(&self, owner: Owner, id: SessionId) {
-        self.threads.remove(self.saved(owner, id));
+    /// What saves these sessions without the engine.
+    pub(super) fn saver(&self) -> Saver {
+        Saver::new(self.ledger.clone(), self.threads.clone(), self.folder.clone())
+    }
+
+    /// Removes a saved session's file, and says when there is none; most have none.
+    pub(super) fn forget(
+        &self,
+        owner: Owner,
+        id: SessionId,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) {
+        self.ledger.forget(id);
+        self.threads.remove(self.saved(owner, id), move |removed| {
+            if let Err(error) = &removed {
+                tracing::warn!(
+                    session = id.0,
+                    %error,
+                    "the file of a closed session stays: the session comes back at the next start"
+                );
+            }
+            done(removed);
+        });
+    }
+
+    /// Leaves a session's file as it is until the session is noted again.
+    pub(super) fn leave_alone(&self, id: SessionId) {
+        self.ledger.forget(id);
     }
 
     /// Where a session is saved.
@@ -89,9 +125,9 @@ impl Worker {
         self.sessions.reserve(files.folder.highest_number());
         for path in files.folder.list() {
             let inserted = match Saved::read(&path, &made_by) {
+                // It was to end with a connection, and has outlived it by a crash.
                 Ok(saved) if saved.header.name.is_none() => {
-                    // It ended with its connection, but a daemon that was killed left the file.
-                    threads.remove(path);
+                    threads.remove(path, drop);
                     continue;
                 }
                 Ok(saved) => self.insert_saved(saved).map_err(|error| error.to_string()),
@@ -129,7 +165,34 @@ impl Worker {
         }
         self.sessions.insert_as(id, owner, traits);
         self.give_cache(id, tokens, cache);
+        self.note_as_in_file(id);
         Ok(id)
+    }
+
+    /// Notes what is to outlive the daemon of a session, and its version.
+    pub(super) fn note_session(&self, id: SessionId) -> Option<u64> {
+        let (files, session) = (self.files.as_ref()?, self.sessions.get(id));
+        if session.traits.name.is_none() || self.fetches.restores(id) {
+            return None;
+        }
+        Some(files.ledger.note(self.header(id, 0), &session.tokens))
+    }
+
+    /// Notes a session that is now as its file has it.
+    fn note_as_in_file(&self, id: SessionId) {
+        if let (Some(version), Some(files)) = (self.note_session(id), &self.files) {
+            files.ledger.note_saved(id, version, true);
+        }
+    }
+
+    /// Notes the sessions whose requests run, every now and then.
+    pub(super) fn note_running(&mut self) {
+        if self.files.is_some() && self.last_noted.elapsed() >= NOTE_PERIOD {
+            self.last_noted = Instant::now();
+            for generation in &self.running {
+                self.note_session(generation.session);
+            }
+        }
     }
 
     /// Puts a saved cache in the place of a session's own.
@@ -191,7 +254,6 @@ impl Worker {
     pub(super) fn save_session(
         &mut self,
         id: SessionId,
-        how: Writing,
         done: impl FnOnce(Answer) + Send + 'static,
     ) -> Result<(), DeviceError> {
         let Some(files) = &self.files else {
@@ -199,7 +261,8 @@ impl Worker {
             return Ok(());
         };
         let path = files.saved(self.sessions.get(id).owner, id);
-        let threads = files.threads.clone();
+        let (threads, ledger) = (files.threads.clone(), files.ledger.clone());
+        let version = self.note_session(id);
         let saved = match self.snapshot(id) {
             Ok(saved) => saved,
             Err(error) => {
@@ -207,9 +270,15 @@ impl Worker {
                 return Err(error);
             }
         };
+        let cached = !saved.cache.is_empty();
         let info = self.session_info(id);
-        threads.write(saved, path, how, move |written| {
-            done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(reason(&error))));
+        threads.write(saved, path, Writing::Saved, move |written| {
+            match (&written, version) {
+                (Ok(()), Some(version)) => ledger.note_saved(id, version, cached),
+                (Err(error), Some(version)) => ledger.note_failure(id, version, &error.reason()),
+                (_, None) => {}
+            }
+            done(written.map(|()| info).map_err(|error| AdmitError::NotSaved(error.reason())));
         });
         Ok(())
     }
@@ -224,6 +293,7 @@ impl Worker {
             return Err(AdmitError::UnknownSession(id.0)); // closed meanwhile
         }
         self.sessions.get_mut(id).busy = false;
+        self.note_session(id); // it stays as it is where the file is of no use
         let saved = found.map_err(|error| AdmitError::NotSaved(why_not_read(&error)))?;
         let adapters = self.find_saved_adapters(&saved.header.adapters)?;
         if adapters != self.sessions.get(id).traits.adapters {
@@ -231,28 +301,42 @@ impl Worker {
             return Err(AdmitError::NotSaved(what.to_owned()));
         }
         self.give_cache(id, saved.tokens, saved.cache);
+        self.note_as_in_file(id);
         Ok(self.session_info(id))
     }
 
-    /// Saves every session with a name, the one used last first: the daemon may not have the time
-    /// for all. Those without end with their connections.
+    /// Saves what has changed: tokens and settings of all sessions, then caches, the one used last
+    /// first, until the time is over.
     pub(super) fn save_all(&mut self) {
         let Some(files) = &self.files else { return };
-        let threads = files.threads.clone();
-        for id in self.sessions.by_last_use() {
-            if self.sessions.get(id).traits.name.is_none() {
-                if let Some(files) = &self.files {
-                    files.forget(self.sessions.get(id).owner, id);
-                }
+        let (saver, ledger, threads) = (files.saver(), files.ledger.clone(), files.threads.clone());
+        let sessions = self.sessions.by_last_use();
+        for id in &sessions {
+            self.note_session(*id);
+            let session = self.sessions.get(*id);
+            if session.traits.name.is_none() {
+                files.forget(session.owner, *id, drop); // nobody could find it
+            }
+        }
+        saver.end();
+        saver.save_tokens();
+        saver.flush();
+        for id in sessions {
+            self.heartbeat.beat();
+            if threads.has_given_up() {
+                break;
+            }
+            if !ledger.lacks_cache(id) {
                 continue;
             }
-            if self.fetches.restores(id) {
-                continue; // it is to be as its file is
+            if self.sessions.get(id).place() == CachePlace::None {
+                ledger.note_cacheless(id);
+                continue;
             }
             // A device that fails now has nothing else to do: what it holds is not saved.
-            let _ = self.save_session(id, Writing::SavedWithinRoom, move |saved| {
+            let _ = self.save_session(id, move |saved| {
                 if let Err(error) = saved {
-                    tracing::warn!(session = id.0, %error, "a session was not saved");
+                    tracing::warn!(session = id.0, %error, "the cache of a session was not saved");
                 }
             });
         }
@@ -311,20 +395,12 @@ impl Worker {
     }
 }
 
-/// What a caller is told: not the daemon's folders.
-fn reason(error: &SessionFileError) -> String {
-    match error {
-        SessionFileError::Io { source, .. } => source.to_string(),
-        SessionFileError::Unusable { what, .. } => what.clone(),
-    }
-}
-
-/// The same of a file that was to be read.
+/// What a caller is told of a file that was to be read.
 fn why_not_read(error: &SessionFileError) -> String {
     match error {
         SessionFileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "it was not saved".into()
         }
-        error => reason(error),
+        error => error.reason(),
     }
 }

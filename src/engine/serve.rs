@@ -2,8 +2,11 @@
 
 use std::time::Instant;
 
+use tokio::sync::oneshot;
+
 use super::queue::{CommandReceiver, Received};
 use super::sessions::{SessionCall, SessionTask};
+use super::types::Owner;
 use super::worker::Worker;
 use super::{Control, EngineCommand};
 use crate::gpu::DeviceError;
@@ -37,9 +40,14 @@ impl Worker {
                 return self.follow_budget();
             }
             Control::CloseSession { owner, session } => {
-                if self.close_session(owner, session).is_ok() {
+                if self.sessions.of_owner(owner, session).is_some() {
                     tracing::info!(session = session.0, "session closed: its client is gone");
                 }
+                self.close_session(owner, session, oneshot::channel().0); // which nobody waits for
+            }
+            Control::ListSessions { reply } => {
+                let list = self.sessions.list(None::<Owner>).map(|(id, _)| self.session_info(id));
+                let _ = reply.send(list.collect());
             }
             Control::Status { reply } => drop(reply.send(self.status())),
             Control::Unload { reply } => {
@@ -81,7 +89,7 @@ impl Worker {
                 let _ = reply.send(list.collect());
             }
             EngineCommand::CloseSession { owner, session, reply } => {
-                let _ = reply.send(self.close_session(owner, session));
+                self.close_session(owner, session, reply);
             }
             EngineCommand::Generate { request, events } => self.arrive(*request, events),
             EngineCommand::Embed { request, reply } => self.arrive_to_embed(*request, reply),

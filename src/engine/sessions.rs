@@ -1,5 +1,6 @@
 //! What is done with sessions between requests: made, forked, shortened, closed.
 
+use std::io;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -9,7 +10,7 @@ use super::room::Asker;
 use super::types::{AdmitError, FinishReason, SessionAction, SessionInfo, SessionOptions};
 use super::worker::Worker;
 use crate::gpu::DeviceError;
-use crate::session::{Owner, SessionId, Traits, Writing};
+use crate::session::{Owner, SessionId, Traits};
 
 /// What the owner of a session is told.
 pub(super) type Answer = Result<SessionInfo, AdmitError>;
@@ -74,7 +75,9 @@ impl Worker {
 
     fn new_session(&mut self, owner: Owner, traits: Traits) -> Result<SessionId, AdmitError> {
         self.check_new_session(owner, traits.name.as_deref())?;
-        Ok(self.sessions.insert(owner, traits))
+        let id = self.sessions.insert(owner, traits);
+        self.note_session(id);
+        Ok(id)
     }
 
     /// Whether the owner may have one more session, of this name.
@@ -148,7 +151,7 @@ impl Worker {
             SessionAction::Info => Ok(self.session_info(id)),
             SessionAction::Save if self.fetches.restores(id) => Err(AdmitError::SessionBusy(id.0)),
             SessionAction::Save => {
-                return self.save_session(id, Writing::Saved, |saved| drop(reply.send(saved)));
+                return self.save_session(id, |saved| drop(reply.send(saved)));
             }
             SessionAction::Restore => {
                 self.restore_session(id, reply);
@@ -182,6 +185,7 @@ impl Worker {
             Err(error) => return (Err(error), Ok(())),
         };
         self.sessions.get_mut(id).tokens = beginning;
+        self.note_session(id);
         let shared = self.share_cache(from, id, at);
         (Ok(self.hand_over(id)), shared)
     }
@@ -240,12 +244,20 @@ impl Worker {
         if let Some(lease) = &mut session.lease {
             self.runner.kv_mut().0.shrink(lease, wanted);
         }
+        self.note_session(id);
         Ok(self.session_info(id))
     }
 
-    pub(super) fn close_session(&mut self, owner: Owner, id: SessionId) -> Result<(), AdmitError> {
+    /// Closes a session, and says so once its file is gone.
+    pub(super) fn close_session(
+        &mut self,
+        owner: Owner,
+        id: SessionId,
+        reply: oneshot::Sender<Result<(), AdmitError>>,
+    ) {
         if self.sessions.of_owner(owner, id).is_none() {
-            return Err(AdmitError::UnknownSession(id.0));
+            let _ = reply.send(Err(AdmitError::UnknownSession(id.0))); // as above
+            return;
         }
         let running = self.running.iter().position(|g| g.session == id);
         let waiting = self.waiting.iter().position(|g| g.session == id);
@@ -254,14 +266,21 @@ impl Worker {
             self.totals.activity.note_end(FinishReason::Cancelled);
             generation.finish(FinishReason::Cancelled, None);
         }
-        self.forget_session(id);
-        Ok(())
+        self.forget_session(id, |removed| {
+            let stays = |error: io::Error| AdmitError::FileStays(error.to_string());
+            let _ = reply.send(removed.map_err(stays)); // as above
+        });
     }
 
-    /// Drops a session and what was saved of it.
-    fn forget_session(&mut self, id: SessionId) {
-        if let Some(files) = &self.files {
-            files.forget(self.sessions.get(id).owner, id);
+    /// Drops a session and what was saved of it, and says when the file is gone.
+    fn forget_session(
+        &mut self,
+        id: SessionId,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) {
+        match &self.files {
+            Some(files) => files.forget(self.sessions.get(id).owner, id, done),
+            None => done(Ok(())),
         }
         self.drop_session(id);
     }
@@ -276,7 +295,7 @@ impl Worker {
     pub(super) fn close_expired(&mut self) {
         for id in self.sessions.expired(Instant::now()) {
             tracing::info!(session = id.0, "session closed: idle for longer than its ttl");
-            self.forget_session(id);
+            self.forget_session(id, drop);
         }
     }
 }

@@ -47,7 +47,7 @@ impl Worker {
     pub(super) fn wake_up(&mut self) -> Result<(), DeviceError> {
         let Some(asleep) = self.asleep.take() else { return Ok(()) };
         if asleep.loaded
-            && let Err(failure) = self.load()
+            && let Err(failure) = self.load_unchecked()
         {
             while let Some(generation) = self.waiting.pop_front() {
                 self.refuse(generation, AdmitError::NotLoaded(failure.message.clone()));

@@ -235,6 +235,12 @@ pub enum AdmitError {
     /// A session could not be saved, or what was saved is of no use.
     #[error("the saved session: {0}")]
     NotSaved(String),
+    /// A closed session's file cannot be removed.
+    #[error(
+        "the session is closed, but its file cannot be removed ({0}): it comes back when hobd \
+         starts again"
+    )]
+    FileStays(String),
     /// The caller has as many sessions as one user may.
     #[error("you have {limit} sessions, the most that one user may have; close one")]
     UserSessions {
@@ -348,6 +354,8 @@ pub struct LoadFailure {
     pub message: String,
     /// The device lacks memory: it may help to unload another model.
     pub no_room: bool,
+    /// The engine's file has changed, or is another one: another engine can load it.
+    pub replaced: bool,
 }
 
 /// One session, as its owner sees it.

@@ -85,6 +85,8 @@ pub(super) struct Worker {
     pub(super) asleep: Option<Asleep>,
     /// When a request last waited or ran.
     pub(super) last_busy: Instant,
+    /// When the tokens of those that run were last noted.
+    pub(super) last_noted: Instant,
     pub(super) totals: EngineStatus,
 }
 
@@ -152,6 +154,7 @@ impl Worker {
             idle_unload: options.idle_unload,
             asleep: None,
             last_busy: Instant::now(),
+            last_noted: Instant::now(),
             totals: EngineStatus::default(),
         })
     }
@@ -218,6 +221,7 @@ impl Worker {
         }
         self.admit()?;
         self.step()?;
+        self.note_running();
         self.embed()
     }
 
@@ -367,6 +371,9 @@ impl Worker {
             self.runner.kv_mut().0.shrink(lease, session.tokens.len());
         } else {
             self.trim_host(); // it may have been read for nothing
+        }
+        if self.sessions.contains(id) {
+            self.note_session(id);
         }
     }
 

@@ -41,6 +41,9 @@ pub enum GgufFault {
     /// Reading tensor data failed.
     #[error("tensor {tensor}: cannot read {wanted} bytes: {error}")]
     ReadTensor { tensor: String, wanted: u64, error: io::Error },
+    /// The file cannot be told from others.
+    #[error("cannot read its header again: {error}")]
+    Identity { error: io::Error },
     /// A range outside a tensor was asked for.
     #[error("tensor {tensor} has {bytes} bytes; wanted {wanted} from {offset}")]
     Range { tensor: String, offset: u64, wanted: u64, bytes: u64 },

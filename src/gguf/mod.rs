@@ -11,6 +11,7 @@ mod cursor;
 mod error;
 mod fuzz;
 mod header;
+mod identity;
 mod metadata;
 mod source;
 mod split;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub use build::GgufBuilder;
 pub use error::{GgufError, GgufFault};
 pub use fuzz::fuzz_gguf;
+pub use identity::FileIdentity;
 pub use metadata::Metadata;
 pub use source::TensorData;
 pub use tensors::{TensorInfo, TensorType};
@@ -167,6 +169,29 @@ impl GgufFile {
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.by_name.get(name).map(|&index| &self.tensors[index])
+    }
+
+    /// The files as they are now, those that are open: where one has been written to since, it is
+    /// not what its header was read from. None for a model in memory.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub fn identity(&self) -> Result<Vec<FileIdentity>, GgufError> {
+        let mut files = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            let of_part = self.tensors.iter().filter(|tensor| tensor.part == number);
+            let header_bytes = of_part.map(|tensor| tensor.offset).min().unwrap_or(u64::MAX);
+            let found = match &part.source {
+                Source::File { file, .. } => {
+                    FileIdentity::of(file, header_bytes).map(|id| vec![id])
+                }
+                Source::Bytes(_) => Ok(Vec::new()),
+                Source::Made { data, .. } => data.identity(),
+            };
+            let fault = |error| GgufError::new(&part.path, GgufFault::Identity { error });
+            files.extend(found.map_err(fault)?);
+        }
+        Ok(files)
     }
 
     /// Fills `out` with the bytes of `tensor` from `offset_in_tensor` on.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use super::error::GgufFault;
+use super::identity::FileIdentity;
 
 /// Data of tensors that are not in a GGUF file.
 pub trait TensorData: std::fmt::Debug + Send + Sync {
@@ -14,6 +15,12 @@ pub trait TensorData: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Reading failed.
     fn read(&self, index: usize, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// The files that they come from, as they are now.
+    ///
+    /// # Errors
+    /// Reading failed.
+    fn identity(&self) -> io::Result<Vec<FileIdentity>>;
 }
 
 /// A model file's bytes, read by position.

@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::gguf::{GgufFile, Value};
+use crate::gguf::{FileIdentity, GgufFile, Value};
 use crate::tensor::DType;
 
 use config::{Biases, Config};
@@ -38,6 +38,18 @@ use weights::{Tensor, Weights};
 /// Largest list of which tensor is in which file.
 const INDEX_BYTES_MAX: u64 = 32 << 20;
 
+/// Names of the files that [`other_files`] looks for.
+const OTHER_FILES: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
 /// Most files of a model.
 const FILES_MAX: usize = 1024;
 
@@ -47,6 +59,7 @@ const FILES_MAX: usize = 1024;
 /// # Errors
 /// [`HfError`], naming the file, what is wanted and what is found.
 pub fn open(folder: &Path, quantize: Option<DType>) -> Result<GgufFile, HfError> {
+    let others = other_files(folder)?;
     let root = Object::read(&folder.join("config.json"))?;
     let config = Config::read(&root)?;
     let files = open_weights(folder)?;
@@ -77,7 +90,7 @@ pub fn open(folder: &Path, quantize: Option<DType>) -> Result<GgufFile, HfError>
     metadata.push(("general.name".to_owned(), Value::Str(name.unwrap_or_default())));
     metadata.extend(tokenizer::metadata(folder, &root)?);
     let infos = tensors.iter().map(|t| (t.name.clone(), t.dtype, t.dims.clone())).collect();
-    let weights = Weights { files, tensors };
+    let weights = Weights { files, tensors, others };
     Ok(GgufFile::from_parts(folder, metadata, infos, Box::new(weights))?)
 }
 
@@ -101,6 +114,19 @@ fn check_biases(config: &Config, tensors: &[Tensor], root: &Object) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The files of a folder that say what its tensors mean.
+fn other_files(folder: &Path) -> Result<Vec<FileIdentity>, HfError> {
+    let mut found = Vec::new();
+    for name in OTHER_FILES {
+        let path = folder.join(name);
+        if path.exists() {
+            let read = |error| HfError::Read { path: path.clone(), error };
+            found.push(FileIdentity::of(&open_file(&path)?, u64::MAX).map_err(read)?);
+        }
+    }
+    Ok(found)
 }
 
 /// Opens a model: a folder, or a GGUF file, whose tensors stay as they are.

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::HfError;
+use crate::gguf::FileIdentity;
 use crate::tensor::DType;
 
 /// Longest header, as the format's own reader has it.
@@ -39,6 +40,7 @@ pub(super) struct Entry {
 pub(super) struct Safetensors {
     path: PathBuf,
     file: File,
+    header_bytes: u64,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -59,7 +61,13 @@ impl Safetensors {
         let mut header = vec![0; header_bytes as usize];
         file.read_exact_at(&mut header, 8).map_err(read)?;
         let entries = parse(&header, file_bytes).map_err(wrong)?;
-        Ok(Self { path: path.to_owned(), file, entries })
+        let header_bytes = header_bytes + 8;
+        Ok(Self { path: path.to_owned(), file, header_bytes, entries })
+    }
+
+    /// The file as it is now.
+    pub(super) fn identity(&self) -> std::io::Result<FileIdentity> {
+        FileIdentity::of(&self.file, self.header_bytes)
     }
 
     /// Fills `out` from position `at` of the file.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::gguf::TensorData;
+use crate::gguf::{FileIdentity, TensorData};
 use crate::tensor::quantize::quantize_row;
 use crate::tensor::{DType, dequantize_row};
 
@@ -95,6 +95,8 @@ impl Tensor {
 pub(super) struct Weights {
     pub(super) files: Vec<Safetensors>,
     pub(super) tensors: Vec<Tensor>,
+    /// The folder's files that are no tensors, as they were before they were read.
+    pub(super) others: Vec<FileIdentity>,
 }
 
 impl Weights {
@@ -148,6 +150,11 @@ impl Weights {
 }
 
 impl TensorData for Weights {
+    fn identity(&self) -> io::Result<Vec<FileIdentity>> {
+        let files = self.files.iter().map(Safetensors::identity);
+        files.chain(self.others.iter().cloned().map(Ok)).collect()
+    }
+
     fn read(&self, index: usize, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let tensor = &self.tensors[index];
         if let Values::File { file, dtype, offset: start } = &tensor.values

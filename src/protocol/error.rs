@@ -225,7 +225,7 @@ impl From<AdmitError> for ErrorObject {
             AdmitError::NoSuchPosition { wanted, tokens } => {
                 (ErrorCode::NO_SUCH_POSITION, json!({"wanted": wanted, "tokens": tokens}))
             }
-            AdmitError::NoStateFolder | AdmitError::NotSaved(_) => {
+            AdmitError::NoStateFolder | AdmitError::NotSaved(_) | AdmitError::FileStays(_) => {
                 (ErrorCode::NOT_SAVED, Value::Null)
             }
             AdmitError::UserSessions { limit } => {

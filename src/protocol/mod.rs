@@ -16,6 +16,7 @@ mod params;
 mod results;
 mod sessions;
 mod status;
+mod stop;
 
 pub use codec::*;
 pub use embed::*;
@@ -28,6 +29,7 @@ pub use params::*;
 pub use results::*;
 pub use sessions::*;
 pub use status::*;
+pub use stop::*;
 
 /// Version of this protocol, as `initialize` reports it.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -65,6 +67,8 @@ pub mod method {
     pub const SESSION_RESTORE: &str = "session.restore";
     /// Closes a session of the caller's.
     pub const SESSION_CLOSE: &str = "session.close";
+    /// Waits for the daemon's end, and tells what it could not save.
+    pub const STOP_REPORT: &str = "stop.report";
     /// Generates text.
     pub const GENERATE: &str = "generate";
     /// Makes vectors of texts.
@@ -99,7 +103,7 @@ pub mod method {
     pub const GENERATE_TOKEN: &str = "generate.token";
 
     /// Every method a client may call.
-    pub const ALL: [&str; 23] = [
+    pub const ALL: [&str; 24] = [
         INITIALIZE,
         SESSION_CREATE,
         SESSION_LIST,
@@ -123,5 +127,6 @@ pub mod method {
         LORA_UNLOAD,
         STATUS,
         METRICS,
+        STOP_REPORT,
     ];
 }

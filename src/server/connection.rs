@@ -53,6 +53,8 @@ pub(super) struct Connection {
     large_replies: tokio::sync::Mutex<()>,
     /// The client does not read, or cannot be answered.
     dropped: CancellationToken,
+    /// The request that is answered when the daemon has saved its sessions.
+    report_to: Mutex<Option<RequestId>>,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl Connection {
             short_requests: Arc::new(Semaphore::new(options.requests_in_flight_max)),
             large_replies: tokio::sync::Mutex::default(),
             dropped: CancellationToken::new(),
+            report_to: Mutex::default(),
             shared: Arc::clone(&shared),
         });
         let requests = async {
@@ -123,6 +126,16 @@ impl Connection {
         connection.cancel_all();
         if evicted {
             connection.give_way(&write_half);
+        }
+        let report_to = connection.report_to.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match report_to.filter(|_| shared.stopping.is_cancelled()) {
+            Some(id) => {
+                if let Ok(stream) = frames.into_half().reunite(write_half) {
+                    let framing = connection.framing.get().copied().unwrap_or(Framing::Newline);
+                    shared.farewells.keep(stream, id, framing);
+                }
+            }
+            None => drop(write_half), // which tells the client that nothing more comes
         }
     }
 
@@ -228,6 +241,9 @@ impl Connection {
             let cancelled = self.cancel(&params.id);
             return self.reply(Some(&id), &Ok(CancelResult { cancelled }));
         }
+        if let Call::StopReport = call {
+            return self.report_later(id);
+        }
         let room = match call.generates() {
             true => None,
             // Never closed, so there is always a permit in the end.
@@ -242,6 +258,16 @@ impl Connection {
             connection.answer(id, call, cancel, share).await;
             drop(room);
         });
+    }
+
+    /// Notes a request that is answered when the daemon has saved its sessions.
+    fn report_later(&self, id: RequestId) {
+        if self.is_operator() {
+            *self.report_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+        } else {
+            let message = "the report is for root and the daemon's own user";
+            self.refuse(Some(&id), ErrorObject::new(ErrorCode::NOT_ALLOWED, message));
+        }
     }
 
     async fn answer(self: &Arc<Self>, id: RequestId, call: Call, cancel: CancelFlag, share: Share) {

@@ -111,8 +111,8 @@ fn objects(
 fn template_variables(json: &TemplateJson) -> Result<JsonObject, ErrorObject> {
     const FIELD: &str = "chat_template_kwargs";
     let wanted = "an object whose members are variables of the template";
-    let variables: JsonObject =
-        serde_json::from_str(json.0.get()).map_err(|error| out_of_range(FIELD, wanted, brief(error)))?;
+    let variables: JsonObject = serde_json::from_str(json.0.get())
+        .map_err(|error| out_of_range(FIELD, wanted, brief(error)))?;
     let taken =
         ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
     match taken.iter().find(|name| variables.contains_key(**name)) {

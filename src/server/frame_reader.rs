@@ -36,6 +36,11 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
+    /// The receiving half of the stream; what was read of it already is dropped.
+    pub(super) fn into_half(self) -> OwnedReadHalf {
+        self.half
+    }
+
     pub(super) fn new(half: OwnedReadHalf, frame_bytes_max: usize, share: Share) -> Self {
         let decoder = FrameDecoder::new(frame_bytes_max);
         Self { half, buffer: BytesMut::new(), decoder, ended: false, share }

@@ -54,6 +54,7 @@ pub(super) enum Call {
     LoraUnload(LoraUnloadParams),
     Status,
     Metrics,
+    StopReport,
 }
 
 /// What a method returns, serialised.
@@ -85,6 +86,7 @@ impl Call {
             method::LORA_UNLOAD => Self::LoraUnload(Params::read(params)?),
             method::STATUS => NoParams::read(params).map(|_| Self::Status)?,
             method::METRICS => NoParams::read(params).map(|_| Self::Metrics)?,
+            method::STOP_REPORT => NoParams::read(params).map(|_| Self::StopReport)?,
             _ => return Err(unknown_method(name)),
         })
     }
@@ -114,6 +116,7 @@ impl Call {
             Self::LoraUnload(_) => method::LORA_UNLOAD,
             Self::Status => method::STATUS,
             Self::Metrics => method::METRICS,
+            Self::StopReport => method::STOP_REPORT,
         }
     }
 
@@ -153,7 +156,9 @@ impl Call {
                 serialise(&generate::generate(connection, id, *params, cancel).await?)
             }
             Self::Embed(params) => serialise(&embed::embed(connection, id, *params, cancel).await?),
-            Self::Cancel(_) => unreachable!("answered by the connection, which has the flags"),
+            Self::Cancel(_) | Self::StopReport => {
+                unreachable!("answered by the connection, which has the flags")
+            }
             Self::Tokenize(params) => serialise(&tokenize(connection, id, params, cancel).await?),
             Self::Detokenize(params) => {
                 serialise(&detokenize(connection, id, params, cancel).await?)
@@ -261,7 +266,8 @@ fn initialize(
     if let Some(found) = params.protocol.filter(|found| *found != PROTOCOL_VERSION) {
         return Err(out_of_range("protocol", PROTOCOL_VERSION.to_string(), found));
     }
-    let (options, model) = (&connection.shared.options, &connection.shared.engine.model);
+    let options = &connection.shared.options;
+    let model = &connection.shared.models.default_engine().model;
     let to_u32 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Ok(InitializeResult {
         server: server_info(),
@@ -331,7 +337,7 @@ async fn apply_template(
 
 async fn status(connection: &Connection) -> Result<StatusResult, ErrorObject> {
     let shared = &connection.shared;
-    let model = ModelFacts::from(&*shared.engine.model);
+    let model = ModelFacts::from(&*shared.models.default_engine().model);
     let connections = shared.connections.count();
     let states = states(connection).await?;
     let counts = states.iter().map(|(model, status)| {

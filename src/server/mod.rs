@@ -13,8 +13,10 @@ mod connection;
 mod connection_table;
 mod conversation;
 mod embed;
+mod ending;
 mod frame_reader;
 mod generate;
+mod library;
 mod literal;
 mod log_limit;
 mod lora;
@@ -25,11 +27,13 @@ mod other;
 mod outgoing;
 mod peer_groups;
 mod privacy;
+mod replaced;
 mod sessions;
 mod shift;
 mod signals;
 mod sleep;
 mod socket;
+mod state_lock;
 pub mod text;
 mod text_pool;
 mod turns;
@@ -57,11 +61,14 @@ pub use byte_budget::Share;
 pub use connection_table::Busy;
 pub use conversation::Conversation;
 pub use embed::texts_max as embed_texts_max;
-pub use models::{InUse, Library, ModelSpec, Models};
+pub use ending::{Ending, Farewells, SaveLimits};
+pub use library::{Library, ModelSpec};
+pub use models::{InUse, Models};
 pub use other::{Host, Link, OtherProtocol};
 pub use signals::stop_on_signals;
 pub use sleep::follow_sleep;
 pub use socket::{BoundSocket, SocketError};
+pub use state_lock::{Holder, StateInUse, StateLock};
 pub use turns::Loader;
 pub use watchdog::{Notice, watch};
 
@@ -125,11 +132,18 @@ pub enum ServeEnd {
     EngineGone,
 }
 
+/// How a server ended, and who waits to hear how the daemon does.
+#[derive(Debug)]
+pub struct Served {
+    /// Why.
+    pub end: ServeEnd,
+    /// Clients that wait for the report.
+    pub farewells: Farewells,
+}
+
 /// What all connections share.
 #[derive(Debug)]
 struct Shared {
-    /// The default model's.
-    engine: EngineHandle,
     models: Models,
     options: ServerOptions,
     connections: Arc<ConnectionTable>,
@@ -142,6 +156,8 @@ struct Shared {
     stopping: CancellationToken,
     /// The time for answers is over.
     abandoned: CancellationToken,
+    /// Clients that outlive the server.
+    farewells: Farewells,
 }
 
 /// A server without a socket: it serves streams that it is given.
@@ -176,7 +192,6 @@ impl Server {
         let limits = TableLimits::new(options.connections_max, options.user_connections_max, own);
         let work = Arc::new(ByteBudget::new(options.work_bytes_max));
         let shared = Arc::new(Shared {
-            engine: models.default_engine(),
             models,
             options,
             connections: Arc::new(ConnectionTable::new(limits)),
@@ -186,6 +201,7 @@ impl Server {
             other,
             stopping: stop,
             abandoned: CancellationToken::new(),
+            farewells: Farewells::default(),
         });
         Self { shared, tasks: TaskTracker::new() }
     }
@@ -292,19 +308,20 @@ pub async fn serve(
     other: Option<Arc<dyn OtherProtocol>>,
     options: ServerOptions,
     stop: CancellationToken,
-) -> ServeEnd {
-    let engine = models.default_engine();
-    let server = Server::speaking(other, models, options, stop.clone());
+) -> Served {
+    let server = Server::speaking(other, models.clone(), options, stop.clone());
     let end = tokio::select! {
         biased;
         () = stop.cancelled() => ServeEnd::Stopped,
-        () = engine.commands.closed() => ServeEnd::EngineGone,
+        () = models.default_gone() => ServeEnd::EngineGone,
         () = accept_all(&socket, &server) => ServeEnd::Stopped,
     };
+    // Before all else: a step of the device may take longer than there is time.
+    models.save_tokens();
     socket.stop_listening();
     info!(?end, "stopping");
     server.drain().await;
-    end
+    Served { end, farewells: server.shared.farewells.clone() }
 }
 
 /// Accepts until the future is dropped.

@@ -7,7 +7,6 @@
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -20,51 +19,15 @@ use tracing::{info, warn};
 
 use room::Eviction;
 
+use super::ending::EndingEngine;
+use super::library::{Library, ModelSpec, cannot_be_loaded, failed};
 use super::methods::{control, engine_stopped};
+use super::replaced::EndedSession;
 use super::turns::{Loader, Turns};
 use crate::engine::{Control, EngineCommand, EngineHandle, EngineThread, LoadFailure, Owner};
 use crate::protocol::{
     ErrorCode, ErrorObject, ModelEntry, ModelFacts, ModelListResult, ModelState, nearest,
 };
-
-/// A model that there is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelSpec {
-    /// Its name.
-    pub name: String,
-    /// What else it is called.
-    pub aliases: Vec<String>,
-    /// It makes room for nobody.
-    pub pinned: bool,
-    /// Size of its files; 0 where that is not known.
-    pub bytes: u64,
-    /// Its file or folder; empty where that is not known.
-    pub path: PathBuf,
-}
-
-impl ModelSpec {
-    fn is_called(&self, name: &str) -> bool {
-        self.name == name || self.aliases.iter().any(|alias| alias == name)
-    }
-}
-
-/// Where models come from. Calls may block.
-pub trait Library: Debug + Send + Sync + 'static {
-    /// The models there are now.
-    fn models(&self) -> Vec<ModelSpec>;
-
-    /// Looks whether a model can be loaded, before others make way for it.
-    ///
-    /// # Errors
-    /// The file is at fault.
-    fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure>;
-
-    /// Loads a model and starts its engine.
-    ///
-    /// # Errors
-    /// The file or the device is at fault.
-    fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure>;
-}
 
 /// A daemon's models; cheap to clone.
 #[derive(Clone, Debug)]
@@ -77,6 +40,8 @@ struct Inner {
     library: Option<Arc<dyn Library>>,
     loaded_max: usize,
     slots: Mutex<BTreeMap<String, Slot>>,
+    /// Sessions that ended with their models' files.
+    ended: Mutex<Vec<EndedSession>>,
     /// The model that is being loaded.
     loading: Mutex<Option<String>>,
     /// Held by who changes what is on the device.
@@ -86,11 +51,13 @@ struct Inner {
 
 /// A model with an engine.
 #[derive(Debug)]
-struct Slot {
-    spec: ModelSpec,
-    engine: EngineHandle,
-    /// `None` for the default, whose thread is its starter's to join.
-    thread: Option<EngineThread>,
+pub(super) struct Slot {
+    pub(super) spec: ModelSpec,
+    pub(super) engine: EngineHandle,
+    /// `None` where somebody else joins it.
+    pub(super) thread: Option<EngineThread>,
+    /// Where it was when its engine started.
+    place: PathBuf,
     last_used: Instant,
     /// Those that named it since it was loaded.
     used_by: BTreeSet<Loader>,
@@ -152,12 +119,14 @@ impl Models {
         loaded_max: usize,
     ) -> Self {
         let default = spec.name.clone();
-        let slot = Slot::new(spec, engine, None);
+        let place = library.as_ref().and_then(|library| library.locate(&spec).ok());
+        let slot = Slot::new(spec, engine, None, place.unwrap_or_default());
         Self(Arc::new(Inner {
             slots: Mutex::new(BTreeMap::from([(default.clone(), slot)])),
             default,
             library,
             loaded_max,
+            ended: Mutex::default(),
             loading: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             turns: Mutex::default(),
@@ -165,7 +134,8 @@ impl Models {
     }
 
     /// The default's engine, whether it is loaded or not.
-    pub(super) fn default_engine(&self) -> EngineHandle {
+    #[must_use]
+    pub fn default_engine(&self) -> EngineHandle {
         let slots = self.slots();
         slots.get(&self.0.default).expect("the default is never taken out").engine.clone()
     }
@@ -297,40 +267,57 @@ impl Models {
         }
     }
 
-    /// Ends all engines but the default's, and waits for them.
-    pub async fn shut_down(&self) {
-        let ending: Vec<_> = {
-            let mut slots = self.slots();
-            let taken = slots.values_mut().filter_map(|slot| {
-                let thread = slot.thread.take()?;
-                Some((slot.engine.clone(), thread))
-            });
-            taken.collect()
-        };
-        for (engine, thread) in ending {
-            let _ = engine.commands.control(Control::Shutdown); // it may be gone
-            drop(engine);
-            if !matches!(spawn_blocking(move || thread.join()).await, Ok(Ok(Ok(())))) {
-                warn!("an engine ended with an error while the daemon was stopping");
-            }
+    /// Has the thread of the default's engine joined with the others.
+    #[must_use]
+    pub fn with_default_thread(self, thread: EngineThread) -> Self {
+        if let Some(slot) = self.slots().get_mut(&self.0.default) {
+            slot.thread = Some(thread);
         }
+        self
     }
 
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
+    /// All engines, to end them.
+    pub(super) fn take_engines(&self) -> Vec<EndingEngine> {
+        let mut slots = self.slots();
+        let engine = |(name, slot): (&String, &mut Slot)| EndingEngine {
+            model: name.clone(),
+            is_default: *name == self.0.default,
+            thread: slot.thread.take(),
+            saver: slot.engine.saver.clone(),
+        };
+        slots.iter_mut().map(engine).collect()
+    }
+
+    pub(super) fn slots(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
         lock(&self.0.slots)
+    }
+
+    pub(super) fn ended(&self) -> MutexGuard<'_, Vec<EndedSession>> {
+        lock(&self.0.ended)
+    }
+
+    /// The library's models.
+    pub(super) async fn specs_of_library(&self) -> Vec<ModelSpec> {
+        match self.0.library.clone() {
+            // It may look at the disk.
+            Some(library) => spawn_blocking(move || library.models()).await.unwrap_or_default(),
+            None => Vec::new(),
+        }
     }
 
     /// All models: those that have an engine, and those of the library.
     async fn specs(&self) -> Vec<ModelSpec> {
+        let more = self.specs_of_library().await;
+        let is_there = |slot: &&Slot| {
+            // One that has left the device and the library is gone.
+            let name = &slot.spec.name;
+            slot.is_on_device() || *name == self.0.default || more.iter().any(|s| s.name == *name)
+        };
         let mut specs: Vec<ModelSpec> =
-            self.slots().values().map(|slot| slot.spec.clone()).collect();
-        if let Some(library) = self.0.library.clone() {
-            // It may look at the disk.
-            let more = spawn_blocking(move || library.models()).await.unwrap_or_default();
-            for spec in more {
-                if !specs.iter().any(|known| known.name == spec.name) {
-                    specs.push(spec);
-                }
+            self.slots().values().filter(is_there).map(|slot| slot.spec.clone()).collect();
+        for spec in more {
+            if !specs.iter().any(|known| known.name == spec.name) {
+                specs.push(spec);
             }
         }
         specs
@@ -397,12 +384,11 @@ impl Models {
         }
     }
 
-    /// Refuses a model that no engine has and that cannot be loaded.
+    /// Refuses a model that cannot be loaded, or is gone.
     async fn look_at(&self, spec: &ModelSpec) -> Result<(), ErrorObject> {
-        if self.slots().contains_key(&spec.name) {
-            return Ok(());
-        }
-        let library = self.0.library.clone().ok_or_else(engine_stopped)?;
+        let Some(library) = self.0.library.clone() else {
+            return Ok(()); // its engine will tell
+        };
         let wanted = spec.clone();
         let looked = spawn_blocking(move || library.look_at(&wanted)).await;
         let looked = looked.unwrap_or(Ok(())); // it will fail again, and say more
@@ -410,27 +396,56 @@ impl Models {
     }
 
     async fn try_to_load(&self, spec: &ModelSpec) -> Result<Result<(), LoadFailure>, ErrorObject> {
-        let known = self.slots().get(&spec.name).map(|slot| slot.engine.clone());
-        if let Some(engine) = known {
-            return control(&engine, |reply| Control::Load { reply }).await;
+        let known = self.slots().get(&spec.name).map(|s| (s.engine.clone(), s.place.clone()));
+        let Some((engine, place)) = known else {
+            let started = self.start(spec).await?;
+            return Ok(started.map(|slot| drop(self.slots().insert(spec.name.clone(), slot))));
+        };
+        let has_moved = self.place_of(spec).await?.is_some_and(|now| now != place);
+        if !has_moved {
+            match control(&engine, |reply| Control::Load { reply }).await? {
+                Err(failure) if failure.replaced && self.0.library.is_some() => {}
+                loaded => return Ok(loaded),
+            }
         }
+        self.replace(&spec.name).await
+    }
+
+    /// Where a model is now, by its library.
+    async fn place_of(&self, spec: &ModelSpec) -> Result<Option<PathBuf>, ErrorObject> {
+        let Some(library) = self.0.library.clone() else { return Ok(None) };
+        let wanted = spec.clone();
+        let located = spawn_blocking(move || library.locate(&wanted)).await;
+        let located = located.map_err(|_| failed())?;
+        located.map(Some).map_err(|failure| cannot_be_loaded(&spec.name, &failure))
+    }
+
+    /// Starts a model's engine.
+    pub(super) async fn start(
+        &self,
+        spec: &ModelSpec,
+    ) -> Result<Result<Slot, LoadFailure>, ErrorObject> {
         let library = self.0.library.clone().ok_or_else(engine_stopped)?;
         let wanted = spec.clone();
-        let started = spawn_blocking(move || library.start(&wanted)).await;
-        let started = started.map_err(|_| {
-            ErrorObject::new(ErrorCode::INTERNAL, "the daemon failed; its log says more")
-        })?;
-        Ok(started.map(|(engine, thread)| {
-            let slot = Slot::new(spec.clone(), engine, Some(thread));
-            self.slots().insert(spec.name.clone(), slot);
-        }))
+        let started = spawn_blocking(move || {
+            let place = library.locate(&wanted)?;
+            library.start(&wanted).map(|(engine, thread)| (engine, thread, place))
+        });
+        let started = started.await.map_err(|_| failed())?;
+        Ok(started
+            .map(|(engine, thread, place)| Slot::new(spec.clone(), engine, Some(thread), place)))
     }
 }
 
 impl Slot {
-    fn new(spec: ModelSpec, engine: EngineHandle, thread: Option<EngineThread>) -> Self {
+    fn new(
+        spec: ModelSpec,
+        engine: EngineHandle,
+        thread: Option<EngineThread>,
+        place: PathBuf,
+    ) -> Self {
         let (last_used, users) = (Instant::now(), Arc::default());
-        Self { spec, engine, thread, last_used, used_by: BTreeSet::new(), users }
+        Self { spec, engine, thread, place, last_used, used_by: BTreeSet::new(), users }
     }
 
     /// True if others than the caller have used the model; an operator need not ask.
@@ -451,9 +466,4 @@ impl Slot {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn cannot_be_loaded(name: &str, failure: &LoadFailure) -> ErrorObject {
-    let message = format!("the model {name:?} cannot be loaded: {failure}");
-    ErrorObject::new(ErrorCode::MODEL_UNAVAILABLE, message)
 }

@@ -153,7 +153,6 @@ impl Outgoing {
                 rest = &rest[written..];
             }
         }
-        stream.shutdown().await?;
         Ok(())
     }
 }

@@ -165,7 +165,9 @@ pub(super) async fn find_session(
         let named = models.get_text(Some(name), connection.caller(), |_| {}).await?;
         known.retain(|model| model.name == named.name);
     }
-    if let (1, SessionRef::Number(number)) = (known.len(), &session) {
+    if let (1, SessionRef::Number(number)) = (known.len(), &session)
+        && models.why_ended(connection.owner, &session).is_none()
+    {
         // The engine looks it up.
         return Ok((known.swap_remove(0), SessionId(*number)));
     }
@@ -175,7 +177,7 @@ pub(super) async fn find_session(
             return Ok((model, found.id));
         }
     }
-    Err(unknown(session))
+    Err(models.why_ended(connection.owner, &session).unwrap_or_else(|| unknown(session)))
 }
 
 fn is_called(found: &SessionInfo, session: &SessionRef) -> bool {

@@ -24,9 +24,9 @@ pub enum Notice {
 }
 
 /// Reports to `tell` until `stop`. `timeout` is the watchdog's, where there is one: it is fed
-/// twice as often.
+/// twice as often. Another engine may take the place of the one that is watched.
 pub async fn watch(
-    engine: EngineHandle,
+    engine: impl Fn() -> EngineHandle,
     timeout: Option<Duration>,
     stop: CancellationToken,
     mut tell: impl FnMut(Notice),
@@ -34,7 +34,7 @@ pub async fn watch(
     let period = timeout.map_or(STATUS_PERIOD, |timeout| (timeout / 2).min(STATUS_PERIOD));
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut count = engine.heartbeat.count();
+    let mut count = engine().heartbeat.count();
     let mut line = String::new();
     loop {
         tokio::select! {
@@ -42,6 +42,7 @@ pub async fn watch(
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
+        let engine = engine();
         let answer = tokio::select! {
             answer = ask(&engine) => answer,
             () = sleep(period) => None,

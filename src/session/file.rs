@@ -7,6 +7,8 @@
 //! Numbers are little-endian. A file is written under a temporary name and renamed once it is
 //! whole, is readable by the daemon's user alone, and is bound to a model, a form of the cache and
 //! a uid: one that does not fit, or is damaged, is refused with the reason, and stays where it is.
+//! Its name repeats uid and number, and its header all lengths: they are held against each other
+//! before the cache is read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,6 +31,9 @@ pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
 /// Length of the checksum.
 const CHECKSUM_BYTES: usize = 32;
+
+/// Bytes that are written at once: between two of them, other files may be written.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// What a file says about its session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,35 +94,41 @@ pub enum SessionFileError {
 }
 
 impl SessionFileError {
-    /// Whether the disk is full, or its share of it.
+    /// What a caller is told: not the daemon's folders.
     #[must_use]
-    pub fn is_for_want_of_room(&self) -> bool {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-        let Self::Io { source, .. } = self else { return false };
-        matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Io { source, .. } => source.to_string(),
+            Self::Unusable { what, .. } => what.clone(),
+        }
     }
 }
 
 impl Saved {
-    /// Leaves the tokens alone: their cache can be computed again.
-    pub fn drop_cache(&mut self) {
-        self.cache = Vec::new();
-        self.header.cache_bytes = 0;
-    }
-
     /// Writes the file in the place of an older one, all of it or nothing. With `durable`, it is on
     /// the disk when this returns.
     ///
     /// # Errors
     /// [`SessionFileError::Io`]; the older file is then still there.
     pub fn write(&self, path: &Path, durable: bool) -> Result<(), SessionFileError> {
+        self.write_watched(path, durable, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::write`]; `watch` is told the bytes of each piece before it is written, and may
+    /// put an end to it.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and those of `watch`.
+    pub fn write_watched(
+        &self,
+        path: &Path,
+        durable: bool,
+        watch: &mut dyn FnMut(usize) -> io::Result<()>,
+    ) -> Result<(), SessionFileError> {
         let temporary = path.with_extension("tmp");
-        let written = self.write_to(&temporary, durable).and_then(|()| {
+        let written = self.write_to(&temporary, durable, watch).and_then(|()| {
             fs::rename(&temporary, path)?;
-            match path.parent() {
-                Some(folder) if durable => File::open(folder)?.sync_all(),
-                _ => Ok(()),
-            }
+            if durable { sync_folder_of(path) } else { Ok(()) }
         });
         written.map_err(|source| {
             let _ = fs::remove_file(&temporary); // what was written of it is of no use
@@ -126,7 +137,12 @@ impl Saved {
     }
 
     /// `path` must be nobody's: what is there goes, and a link is not followed.
-    fn write_to(&self, path: &Path, durable: bool) -> io::Result<()> {
+    fn write_to(
+        &self,
+        path: &Path,
+        durable: bool,
+        watch: &mut dyn FnMut(usize) -> io::Result<()>,
+    ) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
@@ -141,8 +157,11 @@ impl Saved {
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         let mut checksum = Sha256::new();
         for part in [&MAGIC[..], &length, &header, &tokens, &self.cache] {
-            checksum.update(part);
-            file.write_all(part)?;
+            for piece in part.chunks(PIECE_BYTES) {
+                watch(piece.len())?;
+                checksum.update(piece);
+                file.write_all(piece)?;
+            }
         }
         file.write_all(&checksum.finalize())?;
         if durable { file.sync_all() } else { Ok(()) }
@@ -153,42 +172,95 @@ impl Saved {
     /// # Errors
     /// [`SessionFileError`]; the file stays as it is.
     pub fn read(path: &Path, made_by: &str) -> Result<Self, SessionFileError> {
-        let io = |source| SessionFileError::Io { path: path.to_owned(), source };
-        let unusable = |what: String| SessionFileError::Unusable { path: path.to_owned(), what };
-        let mut bytes = Vec::new();
-        File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(io)?;
-        let (body, sum) = bytes
-            .split_at_checked(bytes.len().saturating_sub(CHECKSUM_BYTES))
-            .filter(|(body, _)| body.starts_with(MAGIC) && body.len() >= MAGIC.len() + 4)
-            .ok_or_else(|| unusable("no session of this version of hob".into()))?;
-        if Sha256::digest(body).as_slice() != sum {
-            return Err(unusable("its checksum is wrong: it is damaged or cut off".into()));
+        let mut reading = Reading { path, file: File::open(path).map_err(io_error(path))?.take(0) };
+        let head = reading.bytes(MAGIC.len() + 4)?;
+        let (magic, length) = head.split_at(MAGIC.len());
+        if magic != MAGIC {
+            return Err(reading.unusable("no session of this version of hob".into()));
         }
-        let (length, rest) = body[MAGIC.len()..].split_at(4);
         let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
-        let (header, rest) = rest
-            .split_at_checked(length.min(HEADER_BYTES_MAX) as usize)
-            .ok_or_else(|| unusable("its header is cut off".into()))?;
-        let header: Header = serde_json::from_slice(header)
-            .map_err(|error| unusable(format!("its header cannot be read: {error}")))?;
-        if header.made_by != made_by {
-            let found = &header.made_by;
-            return Err(unusable(format!("it is of {found}, wanted {made_by}")));
+        if length > HEADER_BYTES_MAX {
+            let what = format!("its header has {length} bytes; wanted at most {HEADER_BYTES_MAX}");
+            return Err(reading.unusable(what));
         }
-        if header.session > NUMBER_MAX {
-            let found = header.session;
-            return Err(unusable(format!("its number is {found}; wanted at most {NUMBER_MAX}")));
+        let text = reading.bytes(length as usize)?;
+        let header: Header = serde_json::from_slice(&text)
+            .map_err(|error| reading.unusable(format!("its header cannot be read: {error}")))?;
+        reading.check_header(&header, made_by)?;
+        let [token_bytes, cache_bytes] = [header.tokens.checked_mul(4), Some(header.cache_bytes)]
+            .map(|bytes| bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX));
+        let tokens = reading.bytes(token_bytes)?;
+        let cache = reading.bytes(cache_bytes)?;
+        let sum = reading.bytes(CHECKSUM_BYTES)?;
+        reading.check_end()?;
+        let mut checksum = Sha256::new();
+        for part in [&head, &text, &tokens, &cache] {
+            checksum.update(part);
         }
-        let (tokens, cache) = usize::try_from(header.tokens)
-            .ok()
-            .and_then(|tokens| rest.split_at_checked(tokens.checked_mul(4)?))
-            .filter(|(_, cache)| cache.len() as u64 == header.cache_bytes)
-            .ok_or_else(|| unusable("its parts are not as long as its header says".into()))?;
+        if checksum.finalize().as_slice() != sum {
+            return Err(reading.unusable("its checksum is wrong: it is damaged".into()));
+        }
         let tokens = tokens
             .chunks_exact(4)
             .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
             .collect();
-        Ok(Self { header, tokens, cache: cache.to_vec() })
+        Ok(Self { header, tokens, cache })
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> SessionFileError {
+    let path = path.to_owned();
+    |source| SessionFileError::Io { path, source }
+}
+
+/// Puts a folder's list of files on the disk.
+pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// A file that is read from its beginning to its end: memory grows with what is there, not with
+/// what the header says.
+struct Reading<'a> {
+    path: &'a Path,
+    file: io::Take<File>,
+}
+
+impl Reading<'_> {
+    fn unusable(&self, what: String) -> SessionFileError {
+        SessionFileError::Unusable { path: self.path.to_owned(), what }
+    }
+
+    fn bytes(&mut self, count: usize) -> Result<Vec<u8>, SessionFileError> {
+        self.file.set_limit(count as u64);
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes).map_err(io_error(self.path))?;
+        if bytes.len() == count {
+            return Ok(bytes);
+        }
+        Err(self.unusable("it ends before its header says: it is cut off".into()))
+    }
+
+    fn check_end(&mut self) -> Result<(), SessionFileError> {
+        self.file.set_limit(1);
+        match self.file.read(&mut [0]).map_err(io_error(self.path))? {
+            0 => Ok(()),
+            _ => Err(self.unusable("it goes on behind what its header says".into())),
+        }
+    }
+
+    /// Whether it is of this model, and of the session that the file's name says.
+    fn check_header(&self, header: &Header, made_by: &str) -> Result<(), SessionFileError> {
+        let what = if header.made_by != made_by {
+            format!("it is of {}, wanted {made_by}", header.made_by)
+        } else if header.session > NUMBER_MAX {
+            format!("its number is {}; wanted at most {NUMBER_MAX}", header.session)
+        } else if name_parts(self.path) != Some((header.uid, header.session)) {
+            let Header { uid, session, .. } = header;
+            format!("it is session {session} of uid {uid}, and its name says otherwise")
+        } else {
+            return Ok(());
+        };
+        Err(self.unusable(what))
     }
 }
 
@@ -199,7 +271,7 @@ pub struct SessionFolder {
 }
 
 /// Endings of the files: saved, and parked.
-const SAVED: &str = "session";
+pub(super) const SAVED: &str = "session";
 const PARKED: &str = "parked";
 
 impl SessionFolder {
@@ -262,10 +334,15 @@ impl SessionFolder {
     }
 }
 
+/// The uid and the number of the session that a file was made for, by its name.
+fn name_parts(path: &Path) -> Option<(u32, u64)> {
+    let (uid, number) = path.file_stem()?.to_str()?.split_once('-')?;
+    Some((uid.parse().ok()?, number.parse().ok()?))
+}
+
 /// The number of the session that a file was made for, by its name.
 fn number_of(path: &Path) -> Option<u64> {
-    let number = path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()?;
-    (number <= NUMBER_MAX).then_some(number)
+    name_parts(path).map(|(_, number)| number).filter(|number| *number <= NUMBER_MAX)
 }
 
 /// Makes a folder of this user's alone, with those above it; what is made lasts through a power
@@ -332,7 +409,7 @@ mod tests {
     #[test]
     fn a_damaged_or_foreign_file_is_refused_and_kept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("x.session");
+        let path = folder.path().join("7-3.session");
         saved().write(&path, false).expect("written");
         let whole = fs::read(&path).expect("there");
         let error = Saved::read(&path, "that").expect_err("another model's").to_string();
@@ -346,5 +423,30 @@ mod tests {
             assert!(Saved::read(&path, "this").is_err(), "byte {cut} is another");
         }
         assert!(path.exists());
+        fs::write(&path, [&whole[..], b"x"].concat()).expect("written");
+        assert!(Saved::read(&path, "this").is_err(), "more than its header says");
+    }
+
+    #[test]
+    fn a_file_under_the_name_of_another_session_or_user_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["8-3.session", "7-4.session", "x.session"] {
+            let path = folder.path().join(name);
+            saved().write(&path, false).expect("written");
+            let error = Saved::read(&path, "this").expect_err("another's").to_string();
+            assert!(error.contains("its name says otherwise"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lengths_that_nothing_stands_behind_take_no_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("7-3.session");
+        for (tokens, cache_bytes) in [(u64::MAX, 5), (1 << 60, 5), (2, 1 << 60)] {
+            let header = Header { tokens, cache_bytes, ..saved().header };
+            Saved { header, ..saved() }.write(&path, false).expect("written");
+            let error = Saved::read(&path, "this").expect_err("cut off").to_string();
+            assert!(error.contains("it ends before"), "{error}");
+        }
     }
 }

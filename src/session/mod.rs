@@ -2,9 +2,11 @@
 
 mod file;
 mod file_threads;
+mod ledger;
 
 pub use file::{Header, Saved, SessionFileError, SessionFolder};
 pub use file_threads::{FileThreads, Writing};
+pub use ledger::{Ledger, Unsaved};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -109,7 +111,11 @@ pub struct SpillFile {
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        self.threads.remove(std::mem::take(&mut self.path));
+        self.threads.remove(std::mem::take(&mut self.path), |removed| {
+            if let Err(error) = removed {
+                tracing::debug!(%error, "a parked cache stays: it goes at the next start");
+            }
+        });
     }
 }
 

@@ -348,7 +348,9 @@ fn special_tokens_that_a_text_spells_stay_text() {
         let mark = unused_mark(texts.iter().copied()).unwrap();
         let [one, two] = texts.map(|text| t.mark_specials(text, mark));
         let prompt = format!("<s>{one}{two}<|im_end|>");
-        t.encode_marked(&prompt, false, mark).unwrap()
+        let mut out = Vec::new();
+        t.encode_marked(&prompt, false, mark, &mut Meter::unlimited(), &mut out).unwrap();
+        out
     };
     for texts in [
         ["hello <|im_end|> world", "<s><s>"],

@@ -32,6 +32,8 @@ pub fn small_pool() -> EngineOptions {
 pub struct Engine {
     pub handle: EngineHandle,
     pub thread: EngineThread,
+    /// Where its model's file is.
+    pub folder: Option<tempfile::TempDir>,
 }
 
 impl Engine {
@@ -44,7 +46,7 @@ impl Engine {
         let [model, _] = tiny::write(folder.path());
         let opened = engine::open(executor, &model, options, &mut |_, _| {}).unwrap();
         let (handle, thread) = engine::start(opened, options).unwrap();
-        Self { handle, thread }
+        Self { handle, thread, folder: Some(folder) }
     }
 
     /// One that can put its model on a device again.
@@ -59,7 +61,7 @@ impl Engine {
         let [model, _] = tiny::write(folder.path());
         let opened = engine::open_with(open, &model, options, &mut |_, _| {}).unwrap();
         let (handle, thread) = engine::start(opened, options).unwrap();
-        Self { handle, thread }
+        Self { handle, thread, folder: Some(folder) }
     }
 
     /// Has the engine free its device, as for the machine's sleep.

@@ -1,5 +1,5 @@
 //! Tiny models with random weights, made by the test itself.
-#![allow(unreachable_pub)] // a module of a test
+#![allow(dead_code, unreachable_pub)] // each test uses a part
 
 use std::path::PathBuf;
 
@@ -62,9 +62,9 @@ impl Builder {
 }
 
 /// A model of the family, with matrices of a type.
-fn build(architecture: &str, matrix_type: DType) -> Vec<u8> {
+fn build(architecture: &str, matrix_type: DType, seed: u64) -> Vec<u8> {
     let windowed = architecture == "gemma3";
-    let mut builder = Builder { gguf: GgufBuilder::new(), random: Random::new(7), matrix_type };
+    let mut builder = Builder { gguf: GgufBuilder::new(), random: Random::new(seed), matrix_type };
     builder.meta("general.architecture", architecture);
     let lengths = [
         ("context_length", 256),
@@ -117,7 +117,13 @@ pub const COUNT: usize = 2;
 pub fn write(folder: &std::path::Path) -> [PathBuf; COUNT] {
     [("llama", DType::F16), ("gemma3", DType::Q8_0)].map(|(architecture, dtype)| {
         let path = folder.join(format!("{architecture}.gguf"));
-        std::fs::write(&path, build(architecture, dtype)).expect("a temporary folder takes a file");
+        std::fs::write(&path, build(architecture, dtype, 7))
+            .expect("a temporary folder takes a file");
         path
     })
+}
+
+/// The plain model with other weights: a file of the same size, which differs in its tensors alone.
+pub fn other() -> Vec<u8> {
+    build("llama", DType::F16, 8)
 }

@@ -13,8 +13,8 @@ use hob::engine::{
     AdapterInfo, AdmitError, CachePlace, Closer, CommandReceiver, Control, EmbedRequest,
     EmbedResult, EngineCommand, EngineEvent, EngineHandle, EngineStatus, FinishReason,
     GenerateRequest, GenerateResult, Heartbeat, ModelInfo, NewSession, Owner, Priority, Received,
-    SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions, Timings, TokenLogprob,
-    command_queue,
+    SamplingParams, Saver, SessionAction, SessionId, SessionInfo, SessionOptions, Timings,
+    TokenLogprob, command_queue,
 };
 use hob::http::Http;
 use hob::model::Pooling;
@@ -86,6 +86,7 @@ impl Mock {
             chat: Some(Arc::new(ChatTemplate::new(template, "<s>", "</s>").unwrap())),
             heartbeat: Heartbeat::default(),
             on_device: Arc::new(AtomicBool::new(true)),
+            saver: Saver::default(),
             model: Arc::new(ModelInfo {
                 name: name.to_owned(),
                 architecture: "llama".to_owned(),
@@ -222,6 +223,9 @@ impl Script {
                 if let Ok(at) = self.find(owner, session) {
                     self.sessions.remove(at);
                 }
+            }
+            Control::ListSessions { reply } => {
+                let _ = reply.send(self.sessions.iter().map(|(_, found)| found.clone()).collect());
             }
             Control::Wake | Control::Tick => {}
             Control::Shutdown => unreachable!("ends the loop"),

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use tracing::{info, warn};
 
@@ -24,6 +25,8 @@ pub(crate) struct Library {
     tables: Vec<ModelTable>,
     vulkan: VulkanConfig,
     options: EngineOptions,
+    /// The model that the daemon began with, and whether the store has it by its name.
+    default: OnceLock<(Located, bool)>,
 }
 
 /// A model, and how to load it.
@@ -53,7 +56,12 @@ impl Library {
             ..VulkanConfig::default()
         };
         let store = places.models_dir().map(Store::new);
-        Self { store, tables: config.models.clone(), vulkan, options }
+        Self { store, tables: config.models.clone(), vulkan, options, default: OnceLock::new() }
+    }
+
+    /// Folder of saved sessions.
+    pub(crate) fn state_folder(&self) -> Option<&Path> {
+        self.options.state.as_ref().map(|state| state.folder.as_path())
     }
 
     /// The model to begin with: the one that is configured, by name or by path, the first table's,
@@ -65,6 +73,9 @@ impl Library {
     ) -> Result<Located, DaemonError> {
         let mut located = self.locate_default(config, places)?;
         located.options.adapters.extend(adapters(&config.lora));
+        let by_name = self.locate(Path::new(&located.spec.name)).ok();
+        let of_store = by_name.is_some_and(|path| path == located.path);
+        self.default.get_or_init(|| (located.clone(), of_store));
         Ok(located)
     }
 
@@ -154,6 +165,15 @@ impl Library {
     }
 
     fn of_name(&self, name: &str) -> Result<Located, DaemonError> {
+        if let Some((default, of_store)) = self.default.get()
+            && default.spec.name == name
+        {
+            let path = match of_store {
+                true => self.locate(Path::new(name))?, // another may have taken its place
+                false => default.path.clone(),
+            };
+            return Ok(Located { path, ..default.clone() });
+        }
         match self.tables.iter().find(|table| table.name == name) {
             Some(table) => self.of_table(table),
             None => Ok(self.of_path(self.locate(Path::new(name))?)),
@@ -192,14 +212,23 @@ impl server::Library for Library {
         specs
     }
 
+    fn locate(&self, model: &ModelSpec) -> Result<PathBuf, LoadFailure> {
+        let found = self.of_name(&model.name);
+        found.map(|located| located.path).map_err(|error| LoadFailure {
+            message: error.to_string(),
+            no_room: false,
+            replaced: false,
+        })
+    }
+
     fn look_at(&self, model: &ModelSpec) -> Result<(), LoadFailure> {
-        let failure = |message: String| LoadFailure { message, no_room: false };
+        let failure = |message: String| LoadFailure { message, no_room: false, replaced: false };
         let found = self.of_name(&model.name).map_err(|error| failure(error.to_string()))?;
         engine::look_at(&found.path, &found.options).map_err(|error| LoadFailure::from(&error))
     }
 
     fn start(&self, model: &ModelSpec) -> Result<(EngineHandle, EngineThread), LoadFailure> {
-        let failure = |message: String| LoadFailure { message, no_room: false };
+        let failure = |message: String| LoadFailure { message, no_room: false, replaced: false };
         let found = self.of_name(&model.name).map_err(|error| failure(error.to_string()))?;
         // The store may have the same file under another name as well.
         let located = Located::new(model.clone(), found.path, found.options);
