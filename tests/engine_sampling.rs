@@ -49,6 +49,7 @@ fn params(kind: u64) -> SamplingParams {
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
         seed: Some(kind),
+        ..SamplingParams::default()
     };
     match kind % 6 {
         0 => SamplingParams { temperature: 0.0, ..plain },

@@ -71,7 +71,7 @@ struct Target {
     fixed: usize,
 }
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 7] = [
     Target { name: "gguf", run: hob::gguf::fuzz_gguf, factor: 4, fixed: SMALL_BYTES },
     Target { name: "safetensors", run: hob::hf::fuzz_safetensors, factor: 4, fixed: SMALL_BYTES },
     // Ranks are padded.
@@ -80,6 +80,9 @@ const TARGETS: [Target; 5] = [
     Target { name: "tokenizer", run: hob::tokenizer::fuzz_tokenizer, factor: 200, fixed: 24 << 20 },
     // A template's output may be long: its steps bound it, not its length.
     Target { name: "template", run: hob::chat::fuzz_template, factor: 400, fixed: 400 << 20 },
+    // A grammar's lexer may have many states: its fuel bounds it, not its length.
+    Target { name: "gbnf", run: hob::grammar::fuzz_gbnf, factor: 400, fixed: 400 << 20 },
+    Target { name: "schema", run: hob::grammar::fuzz_schema, factor: 400, fixed: 400 << 20 },
 ];
 
 fn processor_time() -> Duration {

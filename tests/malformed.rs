@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hob::engine::{
-    self, CancelFlag, EngineCommand, EngineEvent, EngineOptions, FinishReason, GenerateRequest,
-    Opened, Owner, SamplingParams,
+    self, CancelFlag, Constraints, EngineCommand, EngineEvent, EngineOptions, FinishReason,
+    GenerateRequest, Opened, Owner, SamplingParams,
 };
 use hob::gguf::GgufFile;
 use hob::reference::ReferenceExecutor;
@@ -197,6 +197,7 @@ fn generate(opened: Opened) -> Result<EngineEvent, Failure> {
         priority: None,
         deadline: None,
         cancel: CancelFlag::default(),
+        constraints: Constraints::default(),
     };
     engine.commands.blocking_send(
         request.owner,

@@ -71,6 +71,11 @@ struct Setting {
 }
 
 impl Setting {
+    async fn shut_down(&self) {
+        let limits = SaveLimits { patience: PATIENCE, while_it_moves: false };
+        self.models.shut_down(limits, || ()).await;
+    }
+
     fn start(loaded_max: usize) -> Self {
         let shelf = Arc::new(Shelf::default());
         let mock = Mock::named("first", Arc::clone(&shelf.numbers));
@@ -343,7 +348,7 @@ async fn users_unload_what_they_alone_use_and_operators_what_they_will() {
         let unloaded = operator.call("model.unload", json!({"model": model})).await;
         assert_eq!(unloaded["result"]["name"], model, "{unloaded}");
     }
-    setting.models.shut_down().await;
+    setting.shut_down().await;
 }
 
 #[tokio::test]
@@ -363,5 +368,5 @@ async fn a_user_takes_others_models_off_the_device_once_in_a_while() {
     assert!(refused["error"]["message"].as_str().unwrap().contains("try again in"), "{refused}");
     assert_eq!(setting.loaded(&mut eve).await, ["a", "big"], "nobody made way");
     assert_eq!(generate(&mut bob, json!("first")).await.1, 1, "others have turns of their own");
-    setting.models.shut_down().await;
+    setting.shut_down().await;
 }

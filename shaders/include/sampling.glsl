@@ -10,20 +10,23 @@ struct Row {
     float halvings;       // of the weight for each unit of distance
     uint random;          // where to draw, in 2^-32
     uint penalties;       // tokens in the row's list
+    uint penalties_at;    // where that begins
     uint penalty_pending; // row of the step before, or NONE
     float penalty;        // factor of penalised logits up to 0
     float relief;         // factor of those above 0
     float frequency;      // taken off them then, for each time that the token is there
     float presence;       // taken off besides, once
+    uint mask;            // place of the row's mask, or NONE
 };
 
 struct Penalty {
     uint token;
-    uint count; // how often it is there
+    uint count;   // how often it was generated
+    uint repeats; // 1: it is in the window of the repetition penalty
+    float bias;   // added first
 };
 
 const uint NONE = 0xffffffffu;
-const uint PENALTIES_MAX = 64;
 const uint KEY_INFINITE = 0xff800000u;
 const uint KEY_LEAST = 0x007fffffu;
 const float LOG2_E = 1.44269504088896340736;

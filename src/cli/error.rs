@@ -202,6 +202,14 @@ pub enum CliError {
         /// What was found.
         source: serde_json::Error,
     },
+    /// A file of a JSON Schema that is no JSON.
+    #[error("{}: wanted a JSON Schema: {source}", .path.display())]
+    NotSchema {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        source: serde_json::Error,
+    },
     /// `hob chat` with a model that cannot chat.
     #[error("{model} has no chat template; `hob run` continues texts with it")]
     CannotChat {
@@ -385,6 +393,7 @@ impl CliError {
             Self::NotUtf8 { .. }
             | Self::NotTokenIds { .. }
             | Self::NotTools { .. }
+            | Self::NotSchema { .. }
             | Self::TextTooShort { .. }
             | Self::Tokenizer(_) => exit::BAD_INPUT,
             Self::Gguf(_) | Self::Folder(_) | Self::NotFinite { .. } | Self::Vocabulary { .. } => {

@@ -11,7 +11,7 @@ use super::output::Output;
 use super::{CliError, exit, generate, output, paths};
 use crate::chat::JsonObject;
 use crate::protocol::{
-    FinishReason, GenerateParams, Message, ModelFacts, SessionRef, TemplateJson,
+    FinishReason, GenerateParams, GrammarParams, Message, ModelFacts, SessionRef, TemplateJson,
 };
 
 /// Where stdin goes in the prompt.
@@ -23,6 +23,8 @@ pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, Cl
         daemon::connect_or_start(global, options.model.as_deref())?;
     let mut params = with_prompt(options, prompt, &daemon.model)?;
     params.model.clone_from(&model);
+    params.json_schema = options.json_schema.as_deref().map(read_schema).transpose()?;
+    params.grammar = options.grammar.as_deref().map(read_grammar).transpose()?;
     let lora = (!options.lora.is_empty()).then(|| options.lora.clone());
     match &options.session {
         Some(name) => generate::ensure_session(&mut client, name, model.clone(), lora)?,
@@ -109,11 +111,29 @@ fn with_prompt(
 
 /// The tools of a file, as they stand there.
 fn read_tools(path: &Path) -> Result<TemplateJson, CliError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| CliError::ReadFile { path: path.to_owned(), source })?;
+    let text = read_file(path)?;
     let wrong = |source| CliError::NotTools { path: path.to_owned(), source };
     let _: Vec<JsonObject> = serde_json::from_str(&text).map_err(wrong)?;
     serde_json::from_str(&text).map_err(wrong)
+}
+
+/// The schema of a file, as it stands there.
+fn read_schema(path: &Path) -> Result<TemplateJson, CliError> {
+    let wrong = |source| CliError::NotSchema { path: path.to_owned(), source };
+    serde_json::from_str(&read_file(path)?).map_err(wrong)
+}
+
+/// The grammar of a file, by the file's name or its first line.
+fn read_grammar(path: &Path) -> Result<GrammarParams, CliError> {
+    let text = read_file(path)?;
+    let is_lark = path.extension().is_some_and(|extension| extension == "lark")
+        || text.trim_start().starts_with("%llguidance");
+    let kind = if is_lark { "lark" } else { "gbnf" };
+    Ok(GrammarParams { kind: kind.into(), text: Some(text), root: None })
+}
+
+fn read_file(path: &Path) -> Result<String, CliError> {
+    fs::read_to_string(path).map_err(|source| CliError::ReadFile { path: path.to_owned(), source })
 }
 
 fn messages(system: Option<&str>, prompt: String) -> Vec<Message> {

@@ -266,8 +266,11 @@ impl Runner {
         };
         let sampler = Sampler::new(&params, self.model().vocab());
         let row = sampler.expect("its parameters are in their ranges").row(0);
-        let penalties = [(1, 1), (2, 3), (0, 2)].map(|(token, count)| Penalty { token, count });
-        Wanted { row, penalties: penalties.to_vec() }
+        let penalties = [(1, 1, 1), (2, 3, 0), (0, 0, 1)];
+        let penalties = penalties
+            .map(|(token, count, repeats)| Penalty { token, count, repeats, bias: 0.5 })
+            .to_vec();
+        Wanted { row, penalties, masked: true }
     }
 
     /// Runs the commands of a step that are not like one before, and probes the new pipelines.
@@ -282,6 +285,8 @@ impl Runner {
         let mut shape = BatchShape { adapters, ..self.shape_of(batch, true) };
         if shape.logit_rows > 0 && sample::is_sound(self.model().capabilities()) {
             shape.choosing = self.upload_wanted(shape.buffer_set, &[self.seeded_draw()])?;
+            let mask = vec![0x7fff_fff7; self.mask_words()];
+            self.upload_masks(shape.buffer_set, &mask)?;
         }
         let recording = self.model().record_forward(self.kv(), shape);
         let is_new = |command: &Command| match command {

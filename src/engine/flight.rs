@@ -10,6 +10,7 @@
 use super::request::Generation;
 use super::runner::{Flight, Results, Wanted};
 use super::steps::{Entry, Step};
+use super::types::FinishReason;
 use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::kernels::sample;
@@ -26,13 +27,15 @@ pub(super) struct Flying {
     decodes: bool,
     /// The device chooses the tokens.
     on_device: bool,
+    /// Requests whose tokens are chosen once there is a mask for each.
+    masked: Vec<u64>,
 }
 
 impl Worker {
     /// One step: a token for each request that decodes, and a slice of prompt for those that do not
     /// yet. The next one may be on the device when it returns.
     pub(super) fn step(&mut self) -> Result<(), DeviceError> {
-        let flying = match self.flying.take() {
+        let mut flying = match self.flying.take() {
             Some(flying) => flying,
             None => {
                 self.end_complete();
@@ -44,6 +47,7 @@ impl Worker {
                 self.start(step, wanted)?
             }
         };
+        self.choose(&mut flying)?;
         let next = match self.follow(&flying) {
             Some((step, wanted)) => Some(self.start(step, Some(wanted))?),
             None => None,
@@ -64,9 +68,32 @@ impl Worker {
     /// Finishes the step that is on the device, if there is one.
     pub(super) fn land(&mut self) -> Result<(), DeviceError> {
         match self.flying.take() {
-            Some(flying) => self.finish(flying).map(drop),
+            Some(mut flying) => {
+                self.choose(&mut flying)?;
+                self.finish(flying).map(drop)
+            }
             None => Ok(()),
         }
+    }
+
+    /// Makes the masks that a step waits for, while it computes its logits: the tokens before are
+    /// known by now.
+    fn choose(&mut self, flying: &mut Flying) -> Result<(), DeviceError> {
+        if !flying.flight.waits_for_masks() {
+            return Ok(());
+        }
+        let words = self.runner.mask_words();
+        let mut masks = vec![u32::MAX; words * flying.masked.len()];
+        for (mask, number) in masks.chunks_mut(words).zip(&flying.masked) {
+            let at = self.running.iter().position(|generation| generation.number == *number);
+            let Some(at) = at else { continue }; // it ended, and its token is dropped
+            if let Err(error) = self.running[at].mask(mask, &self.tokenizer) {
+                mask.fill(u32::MAX);
+                let generation = self.running.remove(at);
+                self.end(generation, FinishReason::Error, Some(error.to_string()));
+            }
+        }
+        self.runner.choose(&mut flying.flight, &masks)
     }
 
     /// How the device is to choose the tokens of a step; `None` where the host does. Both choose
@@ -81,12 +108,17 @@ impl Worker {
             generation.wanted(None)
         });
         let wanted: Option<Vec<Wanted>> = wanted.collect();
-        wanted.filter(|wanted| !wanted.is_empty())
+        wanted.filter(|wanted| !wanted.is_empty() && self.runner.has_room_for(wanted))
     }
 
     fn start(&mut self, step: Step, wanted: Option<Vec<Wanted>>) -> Result<Flying, DeviceError> {
         let results = wanted.as_deref().map_or(Results::Logits, Results::Tokens);
         let flight = self.runner.start(&step.batch, &step.mixes, results)?;
+        let with_rows = step.entries.iter().filter(|entry| !entry.logits.is_empty());
+        let is_masked = |(_, wanted): &(&Entry, &Wanted)| wanted.masked;
+        let wanted_rows = wanted.iter().flatten();
+        let masked = with_rows.zip(wanted_rows).filter(is_masked).map(|(entry, _)| entry.number);
+        let masked = masked.collect();
         Ok(Flying {
             flight,
             entries: step.entries,
@@ -94,6 +126,7 @@ impl Worker {
             prefilled: step.prefilled,
             decodes: step.decodes,
             on_device: wanted.is_some(),
+            masked,
         })
     }
 
@@ -122,7 +155,8 @@ impl Worker {
             step.entries.push(Entry { number, count: 1, position, logits: rows..rows + 1 });
             step.batch.spans.push(span);
         }
-        (!step.entries.is_empty()).then_some((step, all_wanted))
+        let goes_on = !step.entries.is_empty() && self.runner.has_room_for(&all_wanted);
+        goes_on.then_some((step, all_wanted))
     }
 
     /// The span of a token that is not known yet; `None` where it needs a page first.
@@ -141,7 +175,7 @@ impl Worker {
     /// Waits for a step and takes what it gave; the requests whose last token has to be computed
     /// again, since the device could not choose one.
     fn finish(&mut self, flying: Flying) -> Result<Vec<u64>, DeviceError> {
-        let Flying { flight, entries, tokens, prefilled, decodes, on_device } = flying;
+        let Flying { flight, entries, tokens, prefilled, decodes, on_device, .. } = flying;
         let elapsed = self.runner.finish(flight)?;
         self.heartbeat.beat();
         self.slices.of(decodes).learn(prefilled, elapsed);

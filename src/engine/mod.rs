@@ -70,6 +70,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::chat::ChatTemplate;
+use crate::grammar::GrammarCompiler;
 use crate::tokenizer::Tokenizer;
 
 /// What a user asks an engine to do. One whose answer nobody waits for any more is passed over.
@@ -260,6 +261,8 @@ pub struct EngineHandle {
     pub tokenizer: Arc<Tokenizer>,
     /// Chat template of the loaded model, where the file has one.
     pub chat: Option<Arc<ChatTemplate>>,
+    /// Compiles grammars for its texts.
+    pub grammars: Arc<GrammarCompiler>,
     /// The loaded model.
     pub model: Arc<ModelInfo>,
     /// Whether the engine gets on.
@@ -287,10 +290,12 @@ pub fn start(
     let closer = Closer::of(&receiver);
     let (tokenizer, chat, model) =
         (Arc::clone(&opened.tokenizer), opened.chat.clone(), Arc::clone(&opened.info));
+    let grammars = Arc::new(GrammarCompiler::new(Arc::clone(&tokenizer)));
     let device = Arc::clone(&on_device);
     let worker = worker::Worker::new(opened, options, heartbeat.clone(), device, closer)?;
     let saver = worker.files.as_ref().map(saving::Files::saver).unwrap_or_default();
-    let handle = EngineHandle { commands, tokenizer, chat, model, heartbeat, on_device, saver };
+    let handle =
+        EngineHandle { commands, tokenizer, chat, grammars, model, heartbeat, on_device, saver };
     let clock = handle.commands.clock();
     let thread =
         std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(receiver))?;

@@ -1,15 +1,17 @@
 //! A generation in progress: from its tokens to the events its caller hears.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::runner::Wanted;
 use super::types::{
-    EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
+    Constraints, EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
 };
+use crate::grammar::{Grammar, GrammarError, GrammarState, mask_words};
 use crate::kernels::sampling::{NONE, Row};
-use crate::sampler::{PENALTY_TOKENS, Sampler, SamplingError, log_softmax_top};
+use crate::sampler::{Sampler, SamplingError, log_softmax_top};
 use crate::scheduler::{Claim, Priority};
 use crate::session::SessionId;
 use crate::tokenizer::{StopMatcher, StreamDecoder, Tokenizer};
@@ -29,6 +31,10 @@ pub(super) struct Generation {
     pub retried: bool,
     /// The device could not choose its next token: the host does.
     pub on_host: bool,
+    /// Why it can go no further, where its grammar allows nothing.
+    pub failure: Option<String>,
+    /// How far the text has come in its grammar.
+    grammar: Option<GrammarState>,
     events: UnboundedSender<EngineEvent>,
     /// Prompt and generated tokens.
     history: Vec<u32>,
@@ -56,8 +62,14 @@ impl Generation {
         vocab_size: usize,
         events: UnboundedSender<EngineEvent>,
     ) -> Result<Self, SamplingError> {
+        let mut sampler = Sampler::new(&request.sampling, vocab_size)?;
+        sampler.set_bias(&request.constraints.bias);
+        let constraints = &request.constraints;
+        let begin = |grammar: &Arc<Grammar>| grammar.begin(constraints.begins_after.clone());
         Ok(Self {
-            sampler: Sampler::new(&request.sampling, vocab_size)?,
+            sampler,
+            failure: None,
+            grammar: constraints.grammar.as_ref().map(begin),
             stops: StopMatcher::new(&request.stop),
             history: request.tokens.clone(),
             request,
@@ -171,12 +183,51 @@ impl Generation {
             return None;
         }
         let row = self.sampler.row(u64::from(pending.is_some()));
-        let count = PENALTY_TOKENS - usize::from(pending.is_some());
+        let penalties = self.sampler.penalties(&self.history, pending.is_some());
         let pending = pending.filter(|_| sampling.penalises());
         Some(Wanted {
             row: Row { penalty_pending: pending.unwrap_or(NONE), ..row },
-            penalties: self.sampler.penalised(&self.history, count),
+            penalties,
+            masked: self.is_masked(),
         })
+    }
+
+    /// Whether some tokens must not come.
+    fn is_masked(&self) -> bool {
+        let Constraints { forbidden, ignore_eos, .. } = &self.request.constraints;
+        self.grammar.is_some() || *ignore_eos || !forbidden.is_empty()
+    }
+
+    /// Writes which tokens may come next, a bit each.
+    pub(super) fn mask(
+        &mut self,
+        mask: &mut [u32],
+        tokenizer: &Tokenizer,
+    ) -> Result<(), GrammarError> {
+        match &mut self.grammar {
+            Some(grammar) => grammar.mask(mask)?,
+            None => mask.fill(u32::MAX),
+        }
+        let forbid = |mask: &mut [u32], tokens: &[u32]| {
+            for token in tokens {
+                if let Some(word) = mask.get_mut(*token as usize / 32) {
+                    *word &= !(1 << (token % 32));
+                }
+            }
+        };
+        let Constraints { forbidden, ignore_eos, .. } = &self.request.constraints;
+        if *ignore_eos {
+            let before = mask.to_vec();
+            forbid(mask, tokenizer.stop_ids());
+            if self.grammar.is_some() && mask.iter().all(|word| *word == 0) {
+                mask.copy_from_slice(&before);
+            }
+        }
+        forbid(mask, forbidden);
+        match mask.iter().all(|word| *word == 0) {
+            true => Err(GrammarError::Stuck("all tokens that may come are forbidden".into())),
+            false => Ok(()),
+        }
     }
 
     /// Whether the next token is the last that may be generated.
@@ -214,7 +265,24 @@ impl Generation {
     ) -> Result<Option<FinishReason>, SamplingError> {
         // The sampler changes the logits; what is reported is the model's own distribution.
         let plain = self.request.logprobs.map(|count| (count as usize, logits.to_vec()));
-        let token = self.sampler.sample(logits, &self.history)?;
+        let mask = match self.is_masked() {
+            false => None,
+            true => {
+                let mut mask = vec![0; mask_words(logits.len())];
+                if let Err(error) = self.mask(&mut mask, tokenizer) {
+                    self.failure = Some(error.to_string());
+                    return Ok(Some(FinishReason::Error));
+                }
+                Some(mask)
+            }
+        };
+        let token = match self.sampler.sample(logits, &self.history, mask.as_deref()) {
+            Err(error @ SamplingError::NoCandidates { .. }) if mask.is_some() => {
+                self.failure = Some(error.to_string());
+                return Ok(Some(FinishReason::Error));
+            }
+            token => token?,
+        };
         let plain = plain.filter(|_| !tokenizer.is_stop(token));
         let logprob =
             plain.map(|(count, logits)| log_softmax_top(&logits, token, count)).transpose()?;
@@ -237,13 +305,19 @@ impl Generation {
         }
         self.history.push(token);
         self.generated.push(token);
+        self.sampler.note(token);
+        let followed = self.grammar.as_mut().map_or(Ok(()), |grammar| grammar.accept(token));
         self.logprobs.extend(logprob.clone());
         let piece = self.decoder.push(tokenizer, token).unwrap_or_default();
         let found = self.stops.push(&piece);
         let mut text = found.text;
+        let is_over = self.grammar.as_ref().is_some_and(GrammarState::is_over);
         let reason = if found.stopped {
             Some(FinishReason::Stop)
-        } else if self.generated.len() >= self.tokens_max {
+        } else if let Err(error) = followed {
+            self.failure = Some(error.to_string());
+            Some(FinishReason::Error)
+        } else if is_over || self.generated.len() >= self.tokens_max {
             let rest = self.decoder.flush();
             let last = self.stops.push(&rest);
             text.push_str(&last.text);
@@ -251,7 +325,7 @@ impl Generation {
                 Some(FinishReason::Stop)
             } else {
                 text.push_str(&self.stops.flush());
-                Some(FinishReason::Length)
+                Some(if is_over { FinishReason::Stop } else { FinishReason::Length })
             }
         } else {
             None
@@ -291,6 +365,7 @@ impl Generation {
         let ms = |from: Instant, to: Instant| {
             to.checked_duration_since(from).unwrap_or(Duration::ZERO).as_secs_f64() * 1e3
         };
+        let error = error.or(self.failure);
         let result = GenerateResult {
             text: self.text,
             tokens: self.generated,

@@ -1,16 +1,18 @@
 //! Runs batches: the executor, the model and its KV cache, and the recordings prepared so far.
 
+mod wanted;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use bytemuck::Zeroable;
-
 use crate::gpu::{BufferSlice, Choice, DeviceError, Executor, PreparedId, Recording, Ticket, Work};
-use crate::kernels::sampling::{NONE, PENALTIES_MAX, Penalty, Row};
+use crate::kernels::mask;
 use crate::kernels::work::{self, Positions};
 use crate::kv_cache::{KvCache, KvLease};
 use crate::model::{ADAPTERS_MAX, AdapterFile, BatchShape, Choosing, Model, ModelLoadError};
 use crate::scheduler::{Batch, Pace, TokenSpan, pace};
+
+pub use wanted::Wanted;
 
 /// Recordings kept ready. A decode step of each batch size and a few prefill sizes recur; the odd
 /// tail of a prompt does not.
@@ -36,21 +38,8 @@ struct Ready {
     costs: Vec<f64>,
     /// The recording in parts, each of which a device does in one go.
     parts: Vec<PreparedId>,
-}
-
-/// A row of logits whose token the device is to choose.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// How.
-    pub row: Row,
-    /// Tokens that are made less likely, each once; at most [`PENALTIES_MAX`].
-    pub penalties: Vec<Penalty>,
-}
-
-impl Wanted {
-    fn is_penalised(&self) -> bool {
-        !self.penalties.is_empty() || self.row.penalty_pending != NONE
-    }
+    /// The choice of tokens, where it waits for masks.
+    choice: Option<PreparedId>,
 }
 
 /// What is wanted of a batch.
@@ -72,6 +61,8 @@ pub struct Flight {
     shape: BatchShape,
     cost: f64,
     started: Instant,
+    /// What is submitted once the masks are known.
+    choice: Option<PreparedId>,
 }
 
 /// A loaded model, ready to run batches.
@@ -228,7 +219,8 @@ impl Runner {
             ticket = self.executor.submit(*part)?;
         }
         self.flying = Some(shape.buffer_set);
-        Ok(Flight { ticket, shape, cost: ready.costs.iter().sum(), started })
+        let (cost, choice) = (ready.costs.iter().sum(), ready.choice);
+        Ok(Flight { ticket, shape, cost, started, choice })
     }
 
     /// Waits for a batch, the one that was started first, and reads its results; how long it took.
@@ -236,7 +228,7 @@ impl Runner {
     /// # Errors
     /// [`DeviceError`].
     pub fn finish(&mut self, flight: Flight) -> Result<Duration, DeviceError> {
-        let Flight { ticket, shape, cost, started } = flight;
+        let Flight { ticket, shape, cost, started, .. } = flight;
         self.executor.wait(ticket, STEP_TIMEOUT)?;
         let now = Instant::now();
         let elapsed = now - started.max(self.finished); // before that, another one ran
@@ -265,28 +257,6 @@ impl Runner {
     /// The token of row `row` of the batch that was finished last.
     pub(super) fn chosen(&self, row: usize) -> u32 {
         self.chosen[row]
-    }
-
-    /// Says how tokens are to be chosen.
-    pub(super) fn upload_wanted(
-        &mut self,
-        buffer_set: usize,
-        wanted: &[Wanted],
-    ) -> Result<Choosing, DeviceError> {
-        let inputs = self.model.inputs(buffer_set);
-        let penalised = wanted.iter().any(Wanted::is_penalised);
-        let mut lists =
-            vec![Penalty::zeroed(); if penalised { wanted.len() * PENALTIES_MAX } else { 0 }];
-        let mut rows = Vec::with_capacity(wanted.len());
-        for (at, Wanted { row, penalties }) in wanted.iter().enumerate() {
-            rows.push(Row { penalties: penalties.len() as u32, ..*row });
-            if penalised {
-                lists[at * PENALTIES_MAX..][..penalties.len()].copy_from_slice(penalties);
-            }
-        }
-        self.upload(inputs.wanted, bytemuck::cast_slice(&rows))?;
-        self.upload(inputs.penalties, bytemuck::cast_slice(&lists))?;
-        Ok(if penalised { Choosing::DevicePenalised } else { Choosing::Device })
     }
 
     /// Has steps from now on make these choices: what was recorded is recorded anew.
@@ -449,17 +419,23 @@ impl Runner {
             Some(at) => self.prepared.remove(at),
             None => self.record(shape),
         };
-        let parts = self.pace.cut(&ready.costs);
+        let choice_at = mask::first_in(&ready.recording).unwrap_or(ready.costs.len());
+        let parts = self.pace.cut(&ready.costs[..choice_at]);
         let (wanted, there) = (parts.len(), ready.parts.len());
         if wanted > PARTS_TOO_FEW * there || wanted * PARTS_TOO_MANY <= there {
             self.release(&ready);
             ready.parts.clear();
+            ready.choice = None;
             let mut commands = &ready.recording.commands[..];
             for count in parts {
                 let (part, rest) = commands.split_at(count);
                 commands = rest;
                 let part = Recording { commands: part.to_vec() };
                 ready.parts.push(self.executor.prepare(&part)?);
+            }
+            if !commands.is_empty() {
+                let choice = Recording { commands: commands.to_vec() };
+                ready.choice = Some(self.executor.prepare(&choice)?);
             }
         }
         if self.prepared.len() == PREPARED_MAX {
@@ -479,10 +455,10 @@ impl Runner {
             pace::cost(work.bytes(), work.flops)
         };
         let costs = recording.commands.iter().map(cost).collect();
-        Ready { shape, recording, costs, parts: Vec::new() }
+        Ready { shape, recording, costs, parts: Vec::new(), choice: None }
     }
 
     fn release(&mut self, ready: &Ready) {
-        ready.parts.iter().for_each(|part| self.executor.release(*part));
+        ready.parts.iter().chain(&ready.choice).for_each(|part| self.executor.release(*part));
     }
 }

@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 use super::activity::{Activity, KvPages};
 use super::adapters::{AdapterNames, NamedAdapter};
 use super::check::KernelFault;
+use crate::grammar::{BeginsAfter, Grammar};
 use crate::sampler::SamplingError;
 
-pub use crate::sampler::{SamplingParams, TokenLogprob};
+pub use crate::sampler::{PENALTY_TOKENS, SamplingParams, TokenLogprob};
 pub use crate::scheduler::Priority;
 pub use crate::session::{CachePlace, Owner, SessionId, UsedAdapter};
 
@@ -48,6 +49,23 @@ pub struct GenerateRequest {
     pub deadline: Option<Instant>,
     /// Raised by whoever gives up on the request; looked at between steps.
     pub cancel: CancelFlag,
+    /// What it may generate, and what is likelier.
+    pub constraints: Constraints,
+}
+
+/// What a request may generate, and what is likelier.
+#[derive(Clone, Debug, Default)]
+pub struct Constraints {
+    /// Grammar of the whole answer.
+    pub grammar: Option<Arc<Grammar>>,
+    /// What has to come before the grammar holds; without it, it holds at once.
+    pub begins_after: Option<BeginsAfter>,
+    /// Added to the logits of tokens; each token once.
+    pub bias: Vec<(u32, f32)>,
+    /// Tokens that must not come.
+    pub forbidden: Vec<u32>,
+    /// The model's end tokens must not come either, unless a grammar leaves nothing else.
+    pub ignore_eos: bool,
 }
 
 /// Raised once to cancel a request.

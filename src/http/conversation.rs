@@ -16,7 +16,7 @@ use super::error::Failure;
 use crate::chat::{ChatMessage, JsonObject};
 use crate::config::SamplingOverrides;
 use crate::engine::{
-    AdmitError, CancelFlag, EngineCommand, EngineEvent, FinishReason, GenerateRequest,
+    AdmitError, CancelFlag, Constraints, EngineCommand, EngineEvent, FinishReason, GenerateRequest,
     GenerateResult, SamplingParams, Timings, TokenLogprob,
 };
 use crate::protocol::{ErrorCode, ErrorObject, LOGPROBS_MAX, STOP_TEXTS_MAX};
@@ -333,6 +333,7 @@ impl Prepared {
             priority: None,
             deadline: None,
             cancel: cancel.clone(),
+            constraints: Constraints::default(),
         };
         let (events, incoming) = mpsc::unbounded_channel();
         let command = EngineCommand::Generate { request: Box::new(request), events };

@@ -9,6 +9,7 @@ pub mod fma_peak;
 pub mod gather_rows;
 pub mod glu;
 pub mod layer_norm;
+pub mod mask;
 pub mod matmul;
 pub mod matmul_bytes;
 pub mod matmul_experts;

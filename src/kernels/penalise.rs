@@ -1,4 +1,4 @@
-//! `shaders/penalise.comp`: the last tokens of a text are made less likely.
+//! `shaders/penalise.comp`: listed tokens get a bias and are made less likely.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -23,7 +23,7 @@ pub struct Penalise {
     pub logits: BufferSlice,
     /// [`super::sampling::Row`] `[rows]`.
     pub wanted: BufferSlice,
-    /// [`super::sampling::Penalty`] `[rows, PENALTIES_MAX]`.
+    /// [`super::sampling::Penalty`], a list for each row.
     pub listed: BufferSlice,
     /// Tokens chosen in the step before, u32 `[rows]` of it.
     pub chosen: BufferSlice,

@@ -47,5 +47,6 @@ pub fn record(
 /// True if the device computes all of it as it should.
 #[must_use]
 pub fn is_sound(caps: &Capabilities) -> bool {
-    [&spirv::MAXIMA, &spirv::PENALISE, &spirv::SAMPLE].iter().all(|kernel| !caps.avoids(kernel))
+    let all = [&spirv::MASK, &spirv::MAXIMA, &spirv::PENALISE, &spirv::SAMPLE];
+    all.iter().all(|kernel| !caps.avoids(kernel))
 }

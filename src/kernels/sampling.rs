@@ -15,7 +15,13 @@ pub const NONE: u32 = u32::MAX;
 pub const PENDING: u32 = 1 << 31;
 
 /// Tokens that are made less likely, at most.
-pub const PENALTIES_MAX: usize = 64;
+pub const PENALTIES_MAX: usize = 4096;
+
+/// Number of tokens that the lists of a step of `rows` rows have room for.
+#[must_use]
+pub fn penalties_room(rows: usize) -> usize {
+    (rows * 64).max(PENALTIES_MAX)
+}
 
 /// log2(e): weights are powers of two.
 pub const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -44,8 +50,10 @@ pub struct Row {
     pub halvings: f32,
     /// Uniform random number, in units of 2^-32.
     pub random: u32,
-    /// Tokens in the row's list of those that are made less likely.
+    /// Length of the row's list of tokens whose logits change.
     pub penalties: u32,
+    /// Index of the list's first entry among those of all rows.
+    pub penalties_at: u32,
     /// One more of them, by its row in the step before; [`NONE`]: there is none.
     pub penalty_pending: u32,
     /// Factor of their logits up to 0.
@@ -56,16 +64,22 @@ pub struct Row {
     pub frequency: f32,
     /// Presence penalty: subtracted once if the token occurs at all.
     pub presence: f32,
+    /// Index of the row's mask among those of the step; [`NONE`]: all tokens may be chosen.
+    pub mask: u32,
 }
 
-/// A token that is made less likely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+/// A token whose logit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Penalty {
     /// Token id.
     pub token: u32,
-    /// Number of occurrences within the penalty window.
+    /// Number of times that it was generated.
     pub count: u32,
+    /// 1 if it occurs in the window of the repetition penalty, else 0.
+    pub repeats: u32,
+    /// Bias: added to its logit before anything else.
+    pub bias: f32,
 }
 
 impl Row {
@@ -81,19 +95,27 @@ impl Row {
             halvings: LOG2_E,
             random: 0,
             penalties: 0,
+            penalties_at: 0,
             penalty_pending: NONE,
             penalty: 1.0,
             relief: 1.0,
             frequency: 0.0,
             presence: 0.0,
+            mask: NONE,
         }
     }
 
-    /// The logit of a token that is made less likely and is there `count` times.
+    /// The logit of a listed token.
     #[must_use]
-    pub fn penalised(&self, logit: f32, count: u32) -> f32 {
-        let factor = if logit <= 0.0 { self.penalty } else { self.relief };
-        logit * factor - (count as f32 * self.frequency + self.presence)
+    pub fn penalised(&self, logit: f32, listed: &Penalty) -> f32 {
+        let mut left = logit + listed.bias;
+        if listed.repeats > 0 {
+            left *= if left <= 0.0 { self.penalty } else { self.relief };
+        }
+        if listed.count > 0 {
+            left -= listed.count as f32 * self.frequency + self.presence;
+        }
+        left
     }
 }
 
@@ -137,16 +159,33 @@ pub fn part_of(sum: u64, part: u32) -> u64 {
 /// Draws a token from `logits`, of which `best` is the largest. `candidates` is room for them.
 ///
 /// What stays: of all the `top_k` best; of these the fewest whose weights, without the temperature,
-/// reach `top_p`; of these those that are not too far from the best. Of equals the lower token is
+/// reach `top_p`; of these those that are not too far from the best. The last two leave the
+/// `min_keep` best; on the device, that is 1. Of equals the lower token is
 /// better. Then their weights, with the temperature, lie one behind the other in the order of
 /// tokens, and `random` points at one.
 #[must_use]
-pub fn draw(logits: &[f32], best: f32, row: &Row, candidates: &mut Vec<(f32, u32)>) -> u32 {
+pub fn draw(
+    logits: &[f32],
+    best: f32,
+    row: &Row,
+    min_keep: usize,
+    candidates: &mut Vec<(f32, u32)>,
+) -> u32 {
     candidates.clear();
     candidates.extend(logits.iter().copied().zip(0..));
     keep_top_k(candidates, row.top_k as usize);
+    let mut kept = Vec::new(); // the best one stays anyway
+    if min_keep > 1 {
+        kept.clone_from(candidates);
+        keep_top_k(&mut kept, min_keep);
+    }
     keep_top_p(candidates, row.top_p, best);
     candidates.retain(|(logit, _)| best - logit <= row.distance_max);
+    if !kept.is_empty() {
+        candidates.append(&mut kept);
+        candidates.sort_unstable_by_key(|(_, token)| *token);
+        candidates.dedup_by_key(|(_, token)| *token);
+    }
     if candidates.len() < logits.len() {
         candidates.sort_unstable_by_key(|(_, token)| *token);
     }

@@ -89,7 +89,7 @@ pub fn of(command: &Command, positions: &[Positions]) -> Option<Work> {
                 () if is("read_stream") => of_read_stream(dispatch),
                 () if is("fma_peak") => of_fma_peak(dispatch),
                 () if is("maxima") => of_rows_of_logits(dispatch, dispatch.groups[1]),
-                () if is("sample") || is("penalise") => Work::default(), // a few words of them
+                () if is("sample") || is("penalise") || is("mask") => Work::default(), // a few words of them
                 () => return None,
             }
         }

@@ -13,7 +13,7 @@ use crate::kernels::matmul::{self, Epilogue, Matmul};
 use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
-use crate::kernels::{embed, gather_rows, maxima, sample};
+use crate::kernels::{embed, gather_rows, mask, maxima, sample};
 use crate::kv_cache::KvCache;
 
 /// Shape of a batch: all that a recording depends on. Everything else is in the contents of
@@ -45,9 +45,12 @@ pub enum Choosing {
     #[default]
     Host,
     /// The device chooses tokens.
-    Device,
-    /// The same, after some tokens were made less likely.
-    DevicePenalised,
+    Device {
+        /// Some logits change before.
+        penalised: bool,
+        /// Some tokens must not be chosen.
+        masked: bool,
+    },
 }
 
 impl Model {
@@ -425,14 +428,18 @@ impl Step<'_> {
     /// A token for each row of logits.
     fn choose(&self, recording: &mut Recording) {
         let (caps, scratch) = (&self.model.capabilities, &self.model.scratch);
-        let Inputs { wanted, penalties, chosen, .. } = self.inputs();
+        let Inputs { wanted, penalties, masks, chosen, .. } = self.inputs();
         let stride = u32::try_from(self.model.embeddings.vocab());
         let shape = (self.shape.logit_rows, stride.expect("Weights refuses longer ones"));
         let (logits, maxima) = (scratch.logits, scratch.maxima);
-        if self.shape.choosing == Choosing::DevicePenalised {
+        let Choosing::Device { penalised, masked } = self.shape.choosing else { return };
+        if penalised {
             let before = scratch.inputs[1 - self.shape.buffer_set].chosen;
             let penalise = Penalise { logits, wanted, listed: penalties, chosen: before };
             penalise::record(recording, caps, &penalise, shape);
+        }
+        if masked {
+            mask::record(recording, caps, (logits, wanted, masks), shape);
         }
         maxima::record(recording, caps, logits, wanted, maxima, shape);
         sample::record(recording, caps, (logits, wanted, maxima), chosen, shape);

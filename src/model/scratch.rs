@@ -5,7 +5,7 @@ use super::hyper::{HyperParams, NormKind};
 use crate::gpu::{BufferDesc, BufferSlice, BufferUsage, Capabilities, DeviceError, Executor};
 use crate::kernels::attention::{self, Partials};
 use crate::kernels::maxima;
-use crate::kernels::sampling::{PENALTIES_MAX, Penalty, Row};
+use crate::kernels::sampling::{Penalty, Row, penalties_room};
 use crate::kernels::{block_sums, quantize_x};
 
 /// Sizes that a model's buffers are made for.
@@ -39,8 +39,10 @@ pub struct Inputs {
     pub rows: BufferSlice,
     /// [`Row`] `[rows]`: how the tokens behind them are chosen.
     pub wanted: BufferSlice,
-    /// u32 `[rows, PENALTIES_MAX]`: tokens that are made less likely.
+    /// [`Penalty`], lists of the rows: tokens whose logits change.
     pub penalties: BufferSlice,
+    /// u32 `[rows, vocab / 32]`: tokens that may be chosen, a bit each.
+    pub masks: BufferSlice,
     /// u32 `[rows]`: the tokens that were chosen.
     pub chosen: BufferSlice,
     /// f32 `[rows, vocab]`: their logits.
@@ -132,7 +134,8 @@ impl Scratch {
             Ok::<_, DeviceError>(BufferSlice { buffer, offset: 0, bytes: words * 4 })
         };
         let row_words = size_of::<Row>() as u64 / 4;
-        let penalty_words = (size_of::<Penalty>() * PENALTIES_MAX) as u64 / 4;
+        let penalty_words = penalty_words(&limits);
+        let mask_words = rows * vocab.div_ceil(32);
         // Of both turns: whoever wants these waits for the device anyway.
         let results = [
             buffer("logits readback", rows * vocab, BufferUsage::Readback)?,
@@ -145,7 +148,8 @@ impl Scratch {
                 tiles: buffer("tiles", 4 * tokens, BufferUsage::Upload)?,
                 rows: buffer("logit rows", rows, BufferUsage::Upload)?,
                 wanted: buffer("wanted tokens", rows * row_words, BufferUsage::Upload)?,
-                penalties: buffer("penalties", rows * penalty_words, BufferUsage::Upload)?,
+                penalties: buffer("penalties", penalty_words, BufferUsage::Upload)?,
+                masks: buffer("masks of tokens", mask_words, BufferUsage::Upload)?,
                 chosen: buffer("chosen tokens", rows, BufferUsage::Readback)?,
                 logits,
                 encoded,
@@ -201,6 +205,11 @@ fn partial_words(caps: &Capabilities, hyper: &HyperParams, limits: &Limits) -> [
     let bytes = |tokens| shape.partial_bytes(caps, (heads, kv_heads, head_dim), tokens);
     let sums = bytes(SPLIT_TOKENS_MAX).min(PARTIAL_BYTES_MAX).max(bytes(1));
     [sums.div_ceil(4), limits.tokens_max as u64 * u64::from(heads)]
+}
+
+/// Words of the lists of tokens whose logits change.
+fn penalty_words(limits: &Limits) -> u64 {
+    (size_of::<Penalty>() * penalties_room(limits.logit_rows_max)) as u64 / 4
 }
 
 /// Words of a row of [`Scratch::maxima`].

@@ -6,6 +6,7 @@
 //! [`encode_request`] and [`decode_server_message`] the other.
 
 mod codec;
+mod constraints;
 mod embed;
 mod error;
 mod fields;
@@ -19,6 +20,7 @@ mod status;
 mod stop;
 
 pub use codec::*;
+pub use constraints::{GrammarParams, LogitBias};
 pub use embed::*;
 pub use error::*;
 pub use fields::*;

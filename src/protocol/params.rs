@@ -10,6 +10,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::constraints::{
+    BIAS_WANTED, GRAMMAR_WANTED, GrammarParams, LogitBias, SEED_WANTED, Seed,
+};
 use super::fields::{Fields, ParamsError};
 use super::message::RequestId;
 use super::models::MODEL_WANTED;
@@ -246,6 +249,27 @@ pub struct GenerateParams {
     /// Lowers them by so much for each time that they were seen; 0 is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f32>,
+    /// Number of the last tokens that `repeat_penalty` looks at; -1: all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat_last_n: Option<i32>,
+    /// Keep the most typical tokens whose probability reaches this; 1 keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub typical_p: Option<f32>,
+    /// `top_p`, `min_p` and `typical_p` keep this many at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_keep: Option<u32>,
+    /// Added to the logits of tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_bias: Option<LogitBias>,
+    /// The model's end tokens do not come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// Grammar of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grammar: Option<GrammarParams>,
+    /// JSON Schema of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub json_schema: Option<TemplateJson>,
     /// Seed; without it, one from the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -294,6 +318,13 @@ impl Params for GenerateParams {
             REPEAT_PENALTY.name,
             PRESENCE_PENALTY.name,
             FREQUENCY_PENALTY.name,
+            "repeat_last_n",
+            "typical_p",
+            "min_keep",
+            "logit_bias",
+            "ignore_eos",
+            "grammar",
+            "json_schema",
             "seed",
             "stop",
             "logprobs",
@@ -322,7 +353,14 @@ impl Params for GenerateParams {
             repeat_penalty: fields.optional(REPEAT_PENALTY.name, REPEAT_PENALTY.wanted)?,
             presence_penalty: fields.optional(PRESENCE_PENALTY.name, PRESENCE_PENALTY.wanted)?,
             frequency_penalty: fields.optional(FREQUENCY_PENALTY.name, FREQUENCY_PENALTY.wanted)?,
-            seed: fields.optional("seed", "an integer from 0")?,
+            repeat_last_n: fields.optional("repeat_last_n", "an integer from -1")?,
+            typical_p: fields.optional("typical_p", "a number from 0 to 1")?,
+            min_keep: fields.optional("min_keep", "an integer from 0")?,
+            logit_bias: fields.optional("logit_bias", BIAS_WANTED)?,
+            ignore_eos: fields.optional("ignore_eos", "true or false")?,
+            grammar: fields.optional("grammar", GRAMMAR_WANTED)?,
+            json_schema: fields.optional("json_schema", "a JSON Schema")?,
+            seed: fields.optional::<Seed>("seed", SEED_WANTED)?.and_then(Seed::value),
             stop: fields.optional("stop", "a string or an array of strings")?,
             logprobs: fields.optional("logprobs", "an integer from 0 to 20")?,
             prompt_logprobs: fields.optional("prompt_logprobs", "an integer from 0 to 20")?,

@@ -12,6 +12,7 @@ mod fma_peak;
 mod gather_rows;
 mod glu;
 mod layer_norm;
+mod mask;
 mod matmul;
 mod matmul_bytes;
 mod matmul_experts;
@@ -41,7 +42,7 @@ use crate::gpu::Dispatch;
 /// If the kernel has no twin, or a binding is too short: bugs of the caller.
 pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
     let name = dispatch.kernel.name;
-    const STEMS: [&str; 18] = [
+    const STEMS: [&str; 19] = [
         "matmul",
         "embed",
         "qkv_post",
@@ -57,6 +58,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         "moe_combine",
         "read_stream",
         "fma_peak",
+        "mask",
         "maxima",
         "penalise",
         "sample",
@@ -85,6 +87,7 @@ pub fn run(dispatch: &Dispatch, memory: &mut Memory) {
         Some("glu") => glu::run(dispatch, memory),
         Some("read_stream") => read_stream::run(dispatch, memory),
         Some("fma_peak") => fma_peak::run(dispatch, memory),
+        Some("mask") => mask::run(dispatch, memory),
         Some("maxima") => maxima::run(dispatch, memory),
         Some("penalise") => penalise::run(dispatch, memory),
         Some("sample") => sample::run(dispatch, memory),

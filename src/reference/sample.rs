@@ -38,7 +38,7 @@ pub(super) fn run(dispatch: &Dispatch, memory: &mut Memory) {
             } else {
                 let best = logits[best as usize];
                 match fits(logits, &maxima, row, (best_key, best)) {
-                    true => draw(logits, best, row, &mut candidates),
+                    true => draw(logits, best, row, 1, &mut candidates),
                     false => NONE,
                 }
             };

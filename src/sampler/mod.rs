@@ -9,19 +9,19 @@
 mod logprobs;
 mod params;
 mod rng;
+mod typical;
 
 #[cfg(test)]
 mod tests;
 
 pub use logprobs::{TokenLogprob, log_softmax_top};
-pub use params::SamplingParams;
+pub use params::{PENALTY_TOKENS, SamplingParams};
+
+use std::collections::HashMap;
 
 use thiserror::Error;
 
-use crate::kernels::sampling::{LOG2_E, PENALTIES_MAX, Penalty, Row, draw};
-
-/// The penalties look at this many of the last tokens, prompt included.
-pub const PENALTY_TOKENS: usize = PENALTIES_MAX;
+use crate::kernels::sampling::{LOG2_E, Penalty, Row, draw};
 
 /// Parts that a row's numbers are counted in: 2^32.
 const PARTS: f64 = 4_294_967_296.0;
@@ -80,6 +80,10 @@ pub struct Sampler {
     seed: u64,
     step: u64,
     vocab_size: usize,
+    /// Tokens with a bias, and those that were generated where they lose for it.
+    listed: Vec<Penalty>,
+    /// Their places.
+    places: HashMap<u32, usize>,
     /// Kept from step to step: logit and token.
     candidates: Vec<(f32, u32)>,
 }
@@ -92,7 +96,15 @@ impl Sampler {
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self, SamplingError> {
         params.check()?;
         let seed = params.seed.unwrap_or_else(rng::system_seed);
-        Ok(Self { params: *params, seed, step: 0, vocab_size, candidates: Vec::new() })
+        Ok(Self {
+            params: *params,
+            seed,
+            step: 0,
+            vocab_size,
+            listed: Vec::new(),
+            places: HashMap::new(),
+            candidates: Vec::new(),
+        })
     }
 
     /// The seed in use: the one asked for, or the system's.
@@ -117,28 +129,70 @@ impl Sampler {
         self.step = step;
     }
 
+    /// Adds to the logits of tokens from now on.
+    pub fn set_bias(&mut self, bias: &[(u32, f32)]) {
+        for (token, bias) in bias {
+            self.entry(*token).bias = *bias;
+        }
+    }
+
+    /// Notes a token that was generated, for the penalties.
+    pub fn note(&mut self, token: u32) {
+        if self.params.penalises_generated() {
+            self.entry(token).count += 1;
+        }
+    }
+
+    fn entry(&mut self, token: u32) -> &mut Penalty {
+        let next = self.listed.len();
+        let place = *self.places.entry(token).or_insert(next);
+        if place == next {
+            self.listed.push(Penalty { token, count: 0, repeats: 0, bias: 0.0 });
+        }
+        &mut self.listed[place]
+    }
+
     /// Chooses the next token and goes on to the next step.
     ///
-    /// `logits`: `[vocab_size]`; penalties are applied to them in place. `history`: the
-    /// tokens before, prompt included; the last [`PENALTY_TOKENS`] are looked at.
+    /// `logits`: `[vocab_size]`; they are changed in place. `history`: the tokens before, prompt
+    /// included. `mask`: a bit for each token that may be chosen, 32 a word; without it, any.
     ///
     /// # Errors
     /// Logits that are not numbers, are all -inf, or are not as many as the tokens.
-    pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, SamplingError> {
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        history: &[u32],
+        mask: Option<&[u32]>,
+    ) -> Result<u32, SamplingError> {
         if logits.len() != self.vocab_size {
             let vocab_size = self.vocab_size;
             return Err(SamplingError::LogitCount { found: logits.len(), vocab_size });
         }
         let row = self.row(0);
-        for Penalty { token, count } in self.penalised(history, PENALTY_TOKENS) {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = row.penalised(*logit, count);
+        for listed in self.penalties(history, false) {
+            if let Some(logit) = logits.get_mut(listed.token as usize) {
+                *logit = row.penalised(*logit, &listed);
+            }
+        }
+        if let Some(mask) = mask {
+            for (token, logit) in logits.iter_mut().enumerate() {
+                if mask[token / 32] >> (token % 32) & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
             }
         }
         let (best, max) = largest(logits)?;
+        let SamplingParams { top_k, typical_p, min_keep, .. } = self.params;
         let token = match row.draws {
             0 => best,
-            _ => draw(logits, max, &row, &mut self.candidates),
+            _ => {
+                if typical_p < 1.0 {
+                    typical::keep(logits, top_k as usize, typical_p, min_keep as usize);
+                }
+                let max = if typical_p < 1.0 { largest(logits)?.1 } else { max };
+                draw(logits, max, &row, min_keep as usize, &mut self.candidates)
+            }
         };
         self.step += 1;
         Ok(token)
@@ -149,6 +203,7 @@ impl Sampler {
     pub fn row(&self, ahead: u64) -> Row {
         let SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } = self.params;
         let SamplingParams { frequency_penalty, presence_penalty, .. } = self.params;
+        let repeats = self.params.penalises_repeats();
         Row {
             draws: u32::from(temperature > 0.0),
             top_k,
@@ -156,24 +211,30 @@ impl Sampler {
             distance_max: if min_p > 0.0 { -min_p.ln() } else { f32::MAX },
             halvings: (LOG2_E / temperature).min(f32::MAX),
             random: rng::random(self.seed, self.step + ahead),
-            penalty: repeat_penalty,
-            relief: 1.0 / repeat_penalty,
+            penalty: if repeats { repeat_penalty } else { 1.0 },
+            relief: if repeats { 1.0 / repeat_penalty } else { 1.0 },
             frequency: frequency_penalty,
             presence: presence_penalty,
             ..Row::best(self.vocab_size as u32)
         }
     }
 
-    /// The tokens among the last `count` that are made less likely, each once.
+    /// The tokens whose logits change, each once. With `pending`, one more will be in the text
+    /// before the token that is chosen.
     #[must_use]
-    pub fn penalised(&self, history: &[u32], count: usize) -> Vec<Penalty> {
-        let mut listed: Vec<Penalty> = Vec::new();
-        if self.params.penalises() {
-            for &token in &history[history.len().saturating_sub(count)..] {
-                match listed.iter_mut().find(|one| one.token == token) {
-                    Some(one) => one.count += 1,
-                    None => listed.push(Penalty { token, count: 1 }),
+    pub fn penalties(&self, history: &[u32], pending: bool) -> Vec<Penalty> {
+        let mut listed = self.listed.clone();
+        if self.params.penalises_repeats() {
+            let window = self.params.repeat_last_n as usize - usize::from(pending);
+            let mut places: HashMap<u32, usize> = HashMap::new();
+            for &token in &history[history.len().saturating_sub(window)..] {
+                let next = listed.len();
+                let known = self.places.get(&token).copied();
+                let place = known.unwrap_or_else(|| *places.entry(token).or_insert(next));
+                if place == next {
+                    listed.push(Penalty { token, count: 0, repeats: 0, bias: 0.0 });
                 }
+                listed[place].repeats = 1;
             }
         }
         listed

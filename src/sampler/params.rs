@@ -24,6 +24,12 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Lowers them by so much for each time that they were seen; 0 is off.
     pub frequency_penalty: f32,
+    /// Number of the last tokens, prompt included, that `repeat_penalty` looks at.
+    pub repeat_last_n: u32,
+    /// Keep the tokens closest to the entropy whose probability reaches this; 1 keeps all.
+    pub typical_p: f32,
+    /// `top_p`, `min_p` and `typical_p` keep this many at least.
+    pub min_keep: u32,
     /// Seed; `None` takes one from the system.
     pub seed: Option<u64>,
 }
@@ -38,10 +44,16 @@ impl Default for SamplingParams {
             repeat_penalty: REPEAT_PENALTY.default,
             presence_penalty: PRESENCE_PENALTY.default,
             frequency_penalty: FREQUENCY_PENALTY.default,
+            repeat_last_n: PENALTY_TOKENS,
+            typical_p: 1.0,
+            min_keep: 0,
             seed: None,
         }
     }
 }
+
+/// Default number of last tokens that the repetition penalty looks at.
+pub const PENALTY_TOKENS: u32 = 64;
 
 impl SamplingParams {
     /// These settings, but for those that `own` has of its own.
@@ -55,20 +67,40 @@ impl SamplingParams {
             repeat_penalty: own.repeat_penalty.unwrap_or(self.repeat_penalty),
             presence_penalty: own.presence_penalty.unwrap_or(self.presence_penalty),
             frequency_penalty: own.frequency_penalty.unwrap_or(self.frequency_penalty),
-            seed: self.seed,
+            ..self
         }
     }
 
     /// Whether any token is made less likely for having been seen.
     #[must_use]
     pub fn penalises(&self) -> bool {
-        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.penalises_repeats() || self.penalises_generated()
+    }
+
+    /// `common`, but for what only requests say.
+    #[must_use]
+    pub fn beside(self, common: Self) -> Self {
+        let Self { repeat_last_n, typical_p, min_keep, seed, .. } = self;
+        Self { repeat_last_n, typical_p, min_keep, seed, ..common }
+    }
+
+    /// True if tokens of the window lose for it.
+    #[must_use]
+    pub(super) fn penalises_repeats(&self) -> bool {
+        self.repeat_penalty != 1.0 && self.repeat_last_n > 0
+    }
+
+    /// True if tokens lose for having been generated.
+    #[must_use]
+    pub(super) fn penalises_generated(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
     /// Whether the device has room for the tokens that they keep.
     #[must_use]
     pub fn suit_the_device(&self) -> bool {
-        self.temperature == 0.0 || self.top_k <= TOP_K_MAX
+        let is_known = self.typical_p >= 1.0 && self.min_keep <= 1;
+        self.temperature == 0.0 || self.top_k <= TOP_K_MAX && is_known
     }
 
     /// Checks that every number is in its range.
@@ -90,6 +122,16 @@ impl SamplingParams {
                 return Err(SamplingError::OutOfRange { field, least, most, found });
             }
         }
+        // A setting of single requests, of which the table of the configuration knows nothing.
+        if !(0.0..=1.0).contains(&self.typical_p) {
+            let found = self.typical_p;
+            return Err(SamplingError::OutOfRange {
+                field: "typical_p",
+                least: 0.0,
+                most: 1.0,
+                found,
+            });
+        }
         Ok(())
     }
 }
@@ -110,6 +152,7 @@ mod tests {
             presence_penalty: -100.0,
             frequency_penalty: 100.0,
             seed: Some(u64::MAX),
+            ..SamplingParams::default()
         };
         assert_eq!(ends.check(), Ok(()));
     }

@@ -15,6 +15,7 @@ fn plain() -> SamplingParams {
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
         seed: Some(42),
+        ..SamplingParams::default()
     }
 }
 
@@ -28,7 +29,7 @@ fn counts(params: &SamplingParams, logits: &[f32], draws: usize) -> Vec<usize> {
     let mut sampler = Sampler::new(params, logits.len()).unwrap();
     let mut counts = vec![0; logits.len()];
     for _ in 0..draws {
-        counts[sampler.sample(&mut logits.to_vec(), &[]).unwrap() as usize] += 1;
+        counts[sampler.sample(&mut logits.to_vec(), &[], None).unwrap() as usize] += 1;
     }
     counts
 }
@@ -42,8 +43,8 @@ fn drawn(params: &SamplingParams, probabilities: &[f32]) -> Vec<usize> {
 fn greedy_takes_the_best_and_of_equals_the_lowest() {
     let params = SamplingParams { temperature: 0.0, ..plain() };
     let mut sampler = Sampler::new(&params, 4).unwrap();
-    assert_eq!(sampler.sample(&mut [0.0, 2.0, 2.0, -1.0], &[]), Ok(1));
-    assert_eq!(sampler.sample(&mut [-5.0, f32::NEG_INFINITY, -3.0, -3.0], &[]), Ok(2));
+    assert_eq!(sampler.sample(&mut [0.0, 2.0, 2.0, -1.0], &[], None), Ok(1));
+    assert_eq!(sampler.sample(&mut [-5.0, f32::NEG_INFINITY, -3.0, -3.0], &[], None), Ok(2));
     assert_eq!(sampler.step(), 2);
 }
 
@@ -73,7 +74,7 @@ fn a_stream_depends_on_seed_and_step_alone() {
         let params = SamplingParams { seed: Some(seed), ..plain() };
         let mut sampler = Sampler::new(&params, 4).unwrap();
         sampler.set_step(from);
-        (from..64).map(|_| sampler.sample(&mut logits.clone(), &[]).unwrap()).collect()
+        (from..64).map(|_| sampler.sample(&mut logits.clone(), &[], None).unwrap()).collect()
     };
     assert_eq!(run(1, 0), run(1, 0));
     assert_eq!(run(1, 0)[40..], run(1, 40));
@@ -127,17 +128,25 @@ fn the_penalty_takes_each_of_the_last_tokens_once() {
     let with = |repeat_penalty| SamplingParams { temperature: 0.0, repeat_penalty, ..plain() };
     let mut values = [2.0, -2.0, 2.0, 0.0];
     let mut sampler = Sampler::new(&with(2.0), 4).unwrap();
-    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 3, 99]), Ok(2));
+    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 3, 99], None), Ok(2));
     assert_eq!(values, [1.0, -4.0, 2.0, 0.0]);
     let mut history = vec![2];
-    history.extend(std::iter::repeat_n(3, PENALTY_TOKENS));
-    assert_eq!(sampler.sample(&mut values, &history), Ok(2), "beyond the last tokens");
-    let listed = [(2, 1), (3, PENALTY_TOKENS as u32)];
-    let listed = listed.map(|(token, count)| Penalty { token, count });
-    assert_eq!(sampler.penalised(&history, PENALTY_TOKENS + 1), listed);
+    history.extend(std::iter::repeat_n(3, PENALTY_TOKENS as usize));
+    assert_eq!(sampler.sample(&mut values, &history, None), Ok(2), "beyond the last tokens");
+    let listed = |sampler: &Sampler, pending| -> Vec<u32> {
+        sampler.penalties(&history, pending).iter().map(|listed| listed.token).collect()
+    };
+    assert_eq!(listed(&sampler, false), [3]);
+    let all = SamplingParams { repeat_last_n: u32::MAX, ..with(2.0) };
+    assert_eq!(listed(&Sampler::new(&all, 4).unwrap(), false), [2, 3]);
+    let two = SamplingParams { repeat_last_n: 65, ..with(2.0) };
+    assert_eq!(listed(&Sampler::new(&two, 4).unwrap(), false), [2, 3]);
+    assert_eq!(listed(&Sampler::new(&two, 4).unwrap(), true), [3], "one more is to come");
+    let none = SamplingParams { repeat_last_n: 0, ..with(2.0) };
+    assert!(listed(&Sampler::new(&none, 4).unwrap(), false).is_empty());
     let mut sampler = Sampler::new(&with(1.5), 2).unwrap();
-    assert_eq!(sampler.sample(&mut [3.0, 2.5], &[0]), Ok(1));
-    assert!(Sampler::new(&with(1.0), 2).unwrap().penalised(&history, 9).is_empty());
+    assert_eq!(sampler.sample(&mut [3.0, 2.5], &[0], None), Ok(1));
+    assert!(Sampler::new(&with(1.0), 2).unwrap().penalties(&history, false).is_empty());
 }
 
 #[test]
@@ -151,26 +160,66 @@ fn presence_takes_off_once_and_frequency_each_time() {
     };
     let mut values = [2.0, -2.0, 2.0, 0.0];
     let mut sampler = Sampler::new(&params, 4).unwrap();
-    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 99]), Ok(2));
+    [0, 1, 0, 0, 99].into_iter().for_each(|token| sampler.note(token));
+    assert_eq!(sampler.sample(&mut values, &[0, 1, 0, 0, 99], None), Ok(2));
     assert_eq!(values, [1.0 - 0.25 - 1.5, -4.0 - 0.75, 2.0, 0.0]);
     let params = SamplingParams { repeat_penalty: 1.0, presence_penalty: -1.0, ..params };
     let mut values = [2.0, 2.25, 0.0, 0.0];
     let mut sampler = Sampler::new(&params, 4).unwrap();
-    assert_eq!(sampler.sample(&mut values, &[0]), Ok(0), "below 0, it makes them likelier");
+    sampler.note(0);
+    assert_eq!(
+        sampler.sample(&mut values, &[3, 0], None),
+        Ok(0),
+        "below 0, it makes them likelier"
+    );
     assert_eq!(values, [2.5, 2.25, 0.0, 0.0]);
+}
+
+#[test]
+fn a_bias_comes_first_and_a_mask_last() {
+    let params = SamplingParams { temperature: 0.0, repeat_penalty: 2.0, ..plain() };
+    let mut sampler = Sampler::new(&params, 4).unwrap();
+    sampler.set_bias(&[(1, -3.0), (2, 9.0)]);
+    let mut values = [1.0, 2.0, 0.0, -1.0];
+    assert_eq!(sampler.sample(&mut values, &[1, 0], Some(&[0b1011])), Ok(0));
+    let masked = f32::NEG_INFINITY;
+    assert_eq!(values, [0.5, -2.0, masked, -1.0], "a likely token of no mask is out");
+    assert_eq!(sampler.sample(&mut [0.0; 4], &[], Some(&[0b1000])), Ok(3));
+    let none = sampler.sample(&mut [0.0; 4], &[], Some(&[0]));
+    assert_eq!(none, Err(SamplingError::NoCandidates { vocab_size: 4 }));
+}
+
+#[test]
+fn typical_p_keeps_what_is_close_to_the_entropy() {
+    let p = [0.5, 0.3, 0.15, 0.05];
+    let with = |typical_p, min_keep| drawn(&SamplingParams { typical_p, min_keep, ..plain() }, &p);
+    // Information 0.69, 1.20, 1.90, 3.00 and an entropy of 1.14.
+    assert_eq!(with(0.2, 0), [1]);
+    assert_eq!(with(0.6, 0), [0, 1]);
+    assert_eq!(with(0.9, 0), [0, 1, 2]);
+    assert_eq!(with(0.2, 3), [0, 1, 2]);
+}
+
+#[test]
+fn min_keep_is_kept_by_top_p_and_min_p_but_not_by_top_k() {
+    let p = [0.5, 0.25, 0.15, 0.1];
+    let keep = |params| drawn(&SamplingParams { min_keep: 3, ..params }, &p);
+    assert_eq!(keep(SamplingParams { top_p: 0.0, ..plain() }), [0, 1, 2]);
+    assert_eq!(keep(SamplingParams { min_p: 1.0, ..plain() }), [0, 1, 2]);
+    assert_eq!(keep(SamplingParams { top_k: 2, top_p: 0.1, ..plain() }), [0, 1]);
 }
 
 #[test]
 fn bad_logits_are_errors_and_take_no_step() {
     for temperature in [0.0, 1.0] {
         let mut sampler = Sampler::new(&SamplingParams { temperature, ..plain() }, 2).unwrap();
-        let nan = sampler.sample(&mut [0.0, f32::NAN], &[]);
+        let nan = sampler.sample(&mut [0.0, f32::NAN], &[], None);
         assert!(matches!(nan, Err(SamplingError::BadLogit { token: 1, .. })), "{nan:?}");
-        let infinite = sampler.sample(&mut [f32::INFINITY, 0.0], &[]);
+        let infinite = sampler.sample(&mut [f32::INFINITY, 0.0], &[], None);
         assert!(matches!(infinite, Err(SamplingError::BadLogit { token: 0, .. })));
-        let none = sampler.sample(&mut [f32::NEG_INFINITY; 2], &[]);
+        let none = sampler.sample(&mut [f32::NEG_INFINITY; 2], &[], None);
         assert_eq!(none, Err(SamplingError::NoCandidates { vocab_size: 2 }));
-        let few = sampler.sample(&mut [0.0], &[]);
+        let few = sampler.sample(&mut [0.0], &[], None);
         assert_eq!(few, Err(SamplingError::LogitCount { found: 1, vocab_size: 2 }));
         assert_eq!(sampler.step(), 0);
     }
@@ -188,7 +237,7 @@ fn a_large_vocabulary_is_drawn_from_by_every_filter() {
         plain(),
     ] {
         let mut sampler = Sampler::new(&params, logits.len()).unwrap();
-        let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
+        let token = sampler.sample(&mut logits.clone(), &[], None).unwrap();
         assert!((token as usize) < logits.len());
     }
 }

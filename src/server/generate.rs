@@ -10,11 +10,11 @@ use super::connection::Connection;
 use super::conversation::Conversation;
 use super::methods::{engine_stopped, enqueue, out_of_range};
 use super::sessions::{act, find_session, read_lora};
-use super::{shift, text};
+use super::{constraints, shift, text};
 use crate::config::SamplingOverrides;
 use crate::engine::{
-    AdmitError, CancelFlag, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
-    SamplingParams, SessionAction, TokenLogprob,
+    AdmitError, CancelFlag, Constraints, EngineCommand, EngineEvent, EngineHandle, GenerateRequest,
+    PENALTY_TOKENS, SamplingParams, SessionAction, TokenLogprob,
 };
 use crate::protocol::{
     self, ErrorObject, GenerateParams, GenerateToken, LOGPROBS_MAX, MAX_TOKENS_DEFAULT,
@@ -44,6 +44,7 @@ pub(super) async fn generate(
     let on_context_full = params.on_context_full.unwrap_or_default();
     let mut model = params.model.clone();
     let sampling = sampling(&params)?;
+    let grammar = constraints::read_grammar(&params)?;
     let (prompt, session, mut request) = read(connection, params, cancel)?;
     if let Some(session) = session {
         let (found, session) = find_session(connection, session, model.as_deref()).await?;
@@ -52,8 +53,9 @@ pub(super) async fn generate(
     }
     let model = connection.model(id, model.as_deref()).await?;
     let engine: &EngineHandle = &model;
-    let seed = request.sampling.seed;
-    request.sampling = SamplingParams { seed, ..engine.model.sampling.with(sampling) };
+    request.sampling = request.sampling.beside(engine.model.sampling.with(sampling));
+    request.constraints.grammar =
+        constraints::compile(engine, connection.owner.uid, grammar, cancel).await?;
     let mut shifted = None;
     let job = connection.job(cancel);
     let context_tokens = Some(engine.model.context_tokens);
@@ -139,7 +141,9 @@ fn sampling(params: &GenerateParams) -> Result<SamplingOverrides, ErrorObject> {
         presence_penalty: params.presence_penalty,
         frequency_penalty: params.frequency_penalty,
     };
-    SamplingParams::default().with(sampling).check().map_err(AdmitError::Sampling)?;
+    let typical_p = params.typical_p.unwrap_or(1.0);
+    let checked = SamplingParams { typical_p, ..SamplingParams::default().with(sampling) };
+    checked.check().map_err(AdmitError::Sampling)?;
     Ok(sampling)
 }
 
@@ -161,6 +165,14 @@ fn read(
             return Err(out_of_range(field, format!("0 to {LOGPROBS_MAX}"), found));
         }
     }
+    let repeat_last_n = match params.repeat_last_n {
+        None => PENALTY_TOKENS,
+        Some(-1) => u32::MAX,
+        Some(found) => u32::try_from(found)
+            .map_err(|_| out_of_range("repeat_last_n", "an integer from -1", found))?,
+    };
+    let ignore_eos = params.ignore_eos.unwrap_or(false);
+    let constraints = Constraints { ignore_eos, ..constraints::read_bias(params.logit_bias)? };
     let adapters = read_lora(params.lora)?;
     if params.session.is_some() && !adapters.is_empty() {
         let wanted = "none beside session, which has its own since it was created";
@@ -180,7 +192,13 @@ fn read(
         session: None,
         tokens: Vec::new(),
         tokens_max: params.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT),
-        sampling: SamplingParams { seed: params.seed, ..SamplingParams::default() },
+        sampling: SamplingParams {
+            repeat_last_n,
+            typical_p: params.typical_p.unwrap_or(1.0),
+            min_keep: params.min_keep.unwrap_or(0),
+            seed: params.seed,
+            ..SamplingParams::default()
+        },
         stop,
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
@@ -190,6 +208,7 @@ fn read(
         priority: params.priority.map(Into::into),
         deadline,
         cancel: cancel.clone(),
+        constraints,
     };
     Ok((prompt, params.session, request))
 }

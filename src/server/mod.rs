@@ -11,6 +11,7 @@ mod access;
 mod byte_budget;
 mod connection;
 mod connection_table;
+mod constraints;
 mod conversation;
 mod embed;
 mod ending;

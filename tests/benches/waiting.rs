@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hob::engine::{
-    self, CancelFlag, Control, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
-    GenerateRequest, Owner, Priority, SamplingParams,
+    self, CancelFlag, Constraints, Control, EngineCommand, EngineEvent, EngineHandle,
+    EngineOptions, GenerateRequest, Owner, Priority, SamplingParams,
 };
 use hob::vulkan::{VulkanConfig, VulkanExecutor};
 use tokio::sync::mpsc::error::TryRecvError;
@@ -81,6 +81,7 @@ fn ask(engine: &EngineHandle, tokens: Vec<u32>, priority: Priority) -> Events {
         priority: Some(priority),
         deadline: None,
         cancel: CancelFlag::default(),
+        constraints: Constraints::default(),
     };
     let request = Box::new(request);
     engine

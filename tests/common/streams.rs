@@ -4,7 +4,7 @@
 use std::error::Error;
 
 use hob::engine::{
-    CancelFlag, EngineCommand, EngineEvent, EngineHandle, EngineStatus, EngineThread,
+    CancelFlag, Constraints, EngineCommand, EngineEvent, EngineHandle, EngineStatus, EngineThread,
     GenerateRequest, GenerateResult, NewSession, Owner, SamplingParams, SessionId, SessionOptions,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -46,6 +46,7 @@ pub fn request(session: Option<SessionId>, number: u32) -> GenerateRequest {
         priority: None,
         deadline: None,
         cancel: CancelFlag::default(),
+        constraints: Constraints::default(),
     }
 }
 

@@ -4,9 +4,9 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use hob::engine::{
-    self, AdmitError, CancelFlag, Control, EngineCommand, EngineEvent, EngineHandle, EngineOptions,
-    EngineStatus, EngineThread, GenerateRequest, GenerateResult, NewSession, OpenExecutor, Owner,
-    SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions,
+    self, AdmitError, CancelFlag, Constraints, Control, EngineCommand, EngineEvent, EngineHandle,
+    EngineOptions, EngineStatus, EngineThread, GenerateRequest, GenerateResult, NewSession,
+    OpenExecutor, Owner, SamplingParams, SessionAction, SessionId, SessionInfo, SessionOptions,
 };
 use hob::gpu::Executor;
 use hob::reference::ReferenceExecutor;
@@ -205,6 +205,7 @@ pub fn request(
         priority: None,
         deadline: None,
         cancel: CancelFlag::default(),
+        constraints: Constraints::default(),
     }
 }
 

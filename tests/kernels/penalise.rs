@@ -1,11 +1,13 @@
 //! `shaders/penalise.comp`.
 
 use hob::kernels::penalise::{self, Penalise};
-use hob::kernels::sampling::{NONE, PENALTIES_MAX, Penalty, Row};
+use hob::kernels::sampling::{NONE, Penalty, Row};
 
 use super::{Case, Kind, on_both_variants};
 
 const VOCAB: u32 = 100;
+/// Tokens in the list of each row.
+const LISTED: u32 = 64;
 
 #[test]
 fn listed_tokens_and_the_pending_one_are_made_less_likely_by_their_counts() {
@@ -23,9 +25,16 @@ fn listed_tokens_and_the_pending_one_are_made_less_likely_by_their_counts() {
         // None, one that is listed, one that is not, and one beyond the vocabulary.
         let rows = [row(64, NONE), row(20, 0), row(0, 1), row(3, 2)];
         let list = |row| {
-            (0..PENALTIES_MAX as u32).map(move |at| Penalty { token: at + row, count: at % 5 + 1 })
+            (0..LISTED).map(move |at| Penalty {
+                token: at + row,
+                count: at % 5,
+                repeats: at % 2,
+                bias: if at % 3 == 0 { 0.7 - at as f32 / 9.0 } else { 0.0 },
+            })
         };
         let listed: Vec<Penalty> = (0..4).flat_map(list).collect();
+        let rows: Vec<Row> =
+            (0..).zip(rows).map(|(at, row)| Row { penalties_at: at * LISTED, ..row }).collect();
         let logits = case.floats(4 * VOCAB as usize);
         let args = Penalise {
             logits,

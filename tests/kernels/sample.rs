@@ -17,6 +17,7 @@ fn plain() -> SamplingParams {
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
         seed: Some(3),
+        ..SamplingParams::default()
     }
 }
 
@@ -71,7 +72,7 @@ fn the_device_draws_the_tokens_that_the_host_draws() {
                 let steps = if vocab > 5003 { 2 } else { STEPS };
                 rows.extend((0..steps).map(|ahead| sampler.row(ahead)));
                 for _ in 0..steps {
-                    wanted.push(sampler.sample(&mut logits.clone(), &[]).unwrap());
+                    wanted.push(sampler.sample(&mut logits.clone(), &[], None).unwrap());
                     all.extend_from_slice(&logits);
                 }
             }

@@ -16,6 +16,7 @@ use hob::engine::{
     SamplingParams, Saver, SessionAction, SessionId, SessionInfo, SessionOptions, Timings,
     TokenLogprob, command_queue,
 };
+use hob::grammar::GrammarCompiler;
 use hob::http::Http;
 use hob::model::Pooling;
 use hob::server::{Models, Server, ServerOptions};
@@ -80,9 +81,11 @@ impl Mock {
                         {% for m in messages %}[{{ m.role }}]{{ m.content }}\
                         {% for call in m.tool_calls %}{{ call | tojson }}{% endfor %}\
                         {% endfor %}[answer]";
+        let tokenizer = Arc::new(tokenizer());
         let handle = EngineHandle {
             commands,
-            tokenizer: Arc::new(tokenizer()),
+            grammars: Arc::new(GrammarCompiler::new(Arc::clone(&tokenizer))),
+            tokenizer,
             chat: Some(Arc::new(ChatTemplate::new(template, "<s>", "</s>").unwrap())),
             heartbeat: Heartbeat::default(),
             on_device: Arc::new(AtomicBool::new(true)),

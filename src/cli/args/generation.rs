@@ -23,6 +23,7 @@ Examples:
   hob run \"Translate to German:\" - \"Keep the names.\" < note.txt
   hob run --raw --max-tokens 20 \"The quick brown fox\"
   hob run --tools weather.json \"Will it rain in Oslo?\"        the call comes as text
+  hob run --json-schema city.json \"Tell me about Oslo.\"
   hob run --temperature 0 --json \"2 + 2 =\" | jq -r .text
   hob run --session manual \"$(cat manual.txt) How do I reset it?\"   faster the second time";
 
@@ -56,6 +57,13 @@ pub struct RunOptions {
     /// Tools that the model may call: a JSON array of objects, as the model's template wants them
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub tools: Option<PathBuf>,
+    /// Have the answer follow the JSON Schema of a file
+    #[arg(long, value_name = "FILE", conflicts_with = "grammar")]
+    pub json_schema: Option<PathBuf>,
+    /// Have the answer follow the grammar of a file: Lark where its name ends in .lark or its first
+    /// line says %llguidance, else GBNF
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
     /// Continue the text as it stands: no chat template
     #[arg(long)]
     pub raw: bool,

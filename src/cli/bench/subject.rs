@@ -131,7 +131,8 @@ impl Subject for ModelSubject {
             self.since = (Instant::now(), self.meter.working_cpu());
         }
         let row = Row::best(self.vocab_size() as u32);
-        let wanted = vec![Wanted { row, penalties: Vec::new() }; batch.logit_count()];
+        let wanted =
+            vec![Wanted { row, penalties: Vec::new(), masked: false }; batch.logit_count()];
         let flight = self.opened.runner.start(&batch, &[], Results::Tokens(&wanted))?;
         self.flying.push_back(flight);
         Ok(())

@@ -12,8 +12,8 @@ use crate::kernels::penalise::{self, Penalise};
 use crate::kernels::qkv_post::{self, NormKind, Norms, QkvPost};
 use crate::kernels::rms_norm::{self, RmsNorm};
 use crate::kernels::{
-    KvFormat, PackedMatrix, PageLayout, attention_tiled, embed, gather_rows, matmul_tiled, maxima,
-    moe_lists, sample,
+    KvFormat, PackedMatrix, PageLayout, attention_tiled, embed, gather_rows, mask, matmul_tiled,
+    maxima, moe_lists, sample,
 };
 use crate::tensor::DType;
 use crate::tensor::layout::Layout;
@@ -233,6 +233,7 @@ fn sampling(recording: &mut Recording, caps: &Capabilities) {
     let (logits, wanted, maxima, chosen) = (slice(0), slice(1), slice(2), slice(3));
     let penalise = Penalise { logits, wanted, listed: slice(4), chosen };
     penalise::record(recording, caps, &penalise, (1, 512));
+    mask::record(recording, caps, (logits, wanted, slice(5)), (1, 512));
     maxima::record(recording, caps, logits, wanted, maxima, (1, 512));
     sample::record(recording, caps, (logits, wanted, maxima), chosen, (1, 512));
 }
