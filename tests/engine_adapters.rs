@@ -132,8 +132,12 @@ fn saved_sessions_are_bound_to_their_adapters() {
     let state = tempfile::tempdir().unwrap();
     let options = |seed| options(folder.path(), seed, Some(state.path().to_owned()));
     let engine = Engine::start(&options(1));
-    let law = session(&engine, &[("law", 0.75)]);
-    let plain = session(&engine, &[]);
+    let named = |name: &str, adapters| {
+        let name = Some(name.into());
+        engine.create(SessionOptions { name, adapters, ..SessionOptions::default() })
+    };
+    let law = named("law", self::named(&[("law", 0.75)]));
+    let plain = named("plain", Vec::new());
     for id in [law, plain] {
         engine.run(request(id, &prompt(2, 40), 1));
     }
@@ -145,7 +149,7 @@ fn saved_sessions_are_bound_to_their_adapters() {
     let again = engine.run(with_logprobs(request(law, &prompt(2, 40), 4)));
     assert_eq!(again.cached_tokens, 39);
     let alone = GenerateRequest {
-        adapters: named(&[("law", 0.75)]),
+        adapters: self::named(&[("law", 0.75)]),
         ..with_logprobs(request(None, &prompt(2, 40), 4))
     };
     assert_eq!(told(&again), told(&engine.run(alone)));

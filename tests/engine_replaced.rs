@@ -79,7 +79,7 @@ fn a_file_that_is_written_to_while_it_is_loaded_is_an_error() {
     let (opener, model) = (plan.clone(), path.clone());
     let loading = std::thread::spawn(move || {
         let open = Box::new(move || opener.open(ReferenceExecutor::new()));
-        engine::open_with(open, &model, &small_pool(), &mut |_, _| {}).map(drop)
+        engine::open_with(open, &model, &small_pool(), &mut |_, _| {}).map(drop).map_err(Box::new)
     });
     while plan.left() > 0 {
         std::thread::yield_now(); // it has buffers to make
@@ -87,5 +87,5 @@ fn a_file_that_is_written_to_while_it_is_loaded_is_an_error() {
     fs::write(&path, tiny::other()).unwrap();
     drop(held);
     let error = loading.join().unwrap().unwrap_err();
-    assert!(matches!(error, OpenError::Changed { .. }), "{error}");
+    assert!(matches!(*error, OpenError::Changed { .. }), "{error}");
 }

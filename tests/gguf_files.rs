@@ -68,13 +68,15 @@ fn malformed_files_are_refused_or_open_as_named() {
 
 /// Reads `row` of `tensor`; its values must be finite, which blocks read from elsewhere are not.
 fn check_row(file: &GgufFile, tensor: &TensorInfo, row: u64) {
-    let dtype = tensor.supported_dtype().unwrap();
+    let Ok(dtype) = tensor.supported_dtype() else { return }; // a model of that type is refused
     let row_bytes = dtype.row_bytes(tensor.row_len()).unwrap();
     let mut bytes = vec![0; row_bytes as usize];
     file.read_tensor(tensor, row * row_bytes, &mut bytes).unwrap();
     let mut values = vec![f32::NAN; tensor.row_len() as usize];
     dequantize_row(dtype, &bytes, &mut values);
-    let sound = values.iter().all(|value| value.is_finite() && value.abs() < 1e4);
+    // Gemma 4's factors say by 1e30 that a frequency does not turn.
+    let most = if tensor.name == "rope_freqs.weight" { 1e31 } else { 1e4 };
+    let sound = values.iter().all(|value| value.is_finite() && value.abs() < most);
     assert!(sound, "{}: {} row {row}", file.path().display(), tensor.name);
 }
 

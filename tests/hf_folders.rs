@@ -216,7 +216,6 @@ fn a_bad_folder_is_refused_with_what_is_wrong() {
         (refused(&changed("attention_bias", true.into())), "attention_bias: wanted"),
         (refused(&changed("quantization_config", json!({}))), "quantization_config"),
         (refused(&changed("num_attention_heads", 0.into())), "at least 1"),
-        (refused(&changed("head_dim", u32::MAX.into())), "at most 8192"),
         (refused(&changed("rope_scaling", json!({"type": "dynamic"}))), "dynamic"),
         (refused(&remove("config.json")), "config.json"),
         (refused(&remove("tokenizer.json")), "tokenizer.json"),

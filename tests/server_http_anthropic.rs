@@ -19,7 +19,7 @@ fn user(text: impl Into<String>) -> Value {
 /// The text of a prompt behind its first token, in the script's vocabulary of bytes.
 fn text(tokens: &[u32]) -> String {
     let bytes: Vec<u8> = tokens[1..].iter().map(|token| (token - 3) as u8).collect();
-    String::from_utf8(bytes).unwrap()
+    String::from_utf8(bytes).unwrap().replace('\u{2581}', " ")
 }
 
 #[tokio::test]

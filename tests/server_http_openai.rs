@@ -253,7 +253,7 @@ fn compact(text: &str) -> String {
 /// The text of a prompt behind its first token, in the script's vocabulary of bytes.
 fn text(tokens: &[u32]) -> String {
     let bytes: Vec<u8> = tokens[1..].iter().map(|token| (token - 3) as u8).collect();
-    String::from_utf8(bytes).unwrap()
+    String::from_utf8(bytes).unwrap().replace('\u{2581}', " ")
 }
 
 #[tokio::test]

@@ -204,7 +204,8 @@ async fn the_one_unused_for_longest_gives_way_unless_it_is_pinned_or_in_use() {
     // The default comes back with the engine it had; so does what is unloaded by hand.
     let (reply, loads) = generate(&mut client, Value::Null).await;
     assert_eq!((&reply["result"]["text"], loads), (&json!("a"), 1));
-    let unloaded = client.call("model.unload", json!({"model": "p"})).await;
+    let mut operator = setting.connect_as(stranger(0));
+    let unloaded = operator.call("model.unload", json!({"model": "p"})).await;
     assert_eq!(unloaded["result"]["name"], "p");
     assert_eq!(setting.loaded(&mut client).await, ["first"]);
     assert_eq!(*setting.shelf.started.lock().unwrap(), ["a", "b", "p"]);

@@ -50,7 +50,7 @@ async fn tools_and_their_calls_reach_the_template_in_their_order() {
     assert_eq!(
         prompt["result"]["prompt"].as_str().unwrap(),
         "[tools][{\"type\": \"function\", \"function\": {\"name\": \"add\", \"description\": \"+\"}}]\
-         [user]1 + 2[assistant]None{\"name\": \"add\", \"arguments\": {\"b\": 2, \"a\": 1}}[tool]3\
+         [user]1 + 2[assistant]{\"name\": \"add\", \"arguments\": {\"b\": 2, \"a\": 1}}[tool]3\
          [answer]"
     );
     let text = json!({"text": prompt["result"]["prompt"], "add_special": true});
@@ -116,7 +116,9 @@ async fn texts_of_a_conversation_spell_no_special_tokens() {
     assert!(text.iter().all(|token| *token > 2), "{tokens:?}");
     let found = client.call("detokenize", json!({"tokens": text})).await;
     let shown = client.call("apply_template", params).await;
-    assert_eq!(found["result"]["text"], shown["result"]["prompt"], "no text is lost or added");
+    // The vocabulary of bytes has spaces as SentencePiece writes them.
+    let found = found["result"]["text"].as_str().unwrap().replace('\u{2581}', " ");
+    assert_eq!(found, shown["result"]["prompt"], "no text is lost or added");
 }
 
 #[tokio::test]
@@ -135,7 +137,7 @@ async fn parameters_reach_the_engine_and_results_come_back() {
     let mut client = bench.connect();
     client.call("session.create", json!({"name": "s"})).await;
     let params = json!({
-        "session": "s", "tokens": [7, 8, 9], "max_tokens": 2, "temperature": 0.5, "top_k": 3,
+        "session": "s", "tokens": [20, 8, 9], "max_tokens": 2, "temperature": 0.5, "top_k": 3,
         "top_p": 0.25, "min_p": 0.125, "repeat_penalty": 1.5, "seed": u64::MAX, "stop": "x",
         "logprobs": 2, "prompt_logprobs": 0, "stream": false, "presence_penalty": 0.25,
         "frequency_penalty": -0.5,

@@ -159,13 +159,13 @@ impl CallParser {
         if held.is_empty() && quoted && !lines && !tags.says_string {
             match self.input.begins(literal, &self.marks) {
                 None => {
-                    return self.to(tags, Tagged::Value { arguments, quoted, lines, held })
-                        && false;
+                    self.to(tags, Tagged::Value { arguments, quoted, lines, held });
+                    return false;
                 }
                 Some(true) => {
                     let Some(end) = self.input.rest().find("]]>") else {
-                        return self.to(tags, Tagged::Value { arguments, quoted, lines, held })
-                            && false;
+                        self.to(tags, Tagged::Value { arguments, quoted, lines, held });
+                        return false;
                     };
                     let text = self.input.take(end + 3);
                     self.arguments(&escaped(&text[literal.len()..end]));
@@ -187,7 +187,8 @@ impl CallParser {
             held.push_str(&piece);
         }
         if !done {
-            return self.to(tags, Tagged::Value { arguments, quoted, lines, held }) && false;
+            self.to(tags, Tagged::Value { arguments, quoted, lines, held });
+            return false;
         }
         self.input.take(wanted[0].len());
         if quoted {

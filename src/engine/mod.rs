@@ -9,6 +9,7 @@ mod adapters;
 mod admission;
 mod budget;
 mod check;
+mod constraints;
 mod embed_steps;
 mod embedding;
 mod fetching;
@@ -45,6 +46,7 @@ pub use adapters::{
     AdapterBase, AdapterError, AdapterInfo, AdapterNames, AdapterSource, NamedAdapter, OpenAdapter,
 };
 pub use check::{CheckOptions, CheckWhen, KernelFault};
+pub use constraints::Constraints;
 pub use embedding::{EmbedRequest, EmbedResult};
 pub use heartbeat::Heartbeat;
 pub use new_session::{Closer, NewSession, SessionGuard};

@@ -271,8 +271,7 @@ fn load(
         adapters: adapter_names,
         ..model_info(&source.file, runner.model(), &config)?
     };
-    let info = Arc::new(info);
-    let (tokenizer, chat) = (Arc::new(tokenizer), chat.map(Arc::new));
+    let (info, tokenizer, chat) = (Arc::new(info), Arc::new(tokenizer), chat.map(Arc::new));
     let made_by = fingerprint::of(path, options.quantize, &source.kv).unwrap_or_else(|error| {
         tracing::warn!(%error, "the model's file was not read again: no session outlives this");
         format!("process {}", std::process::id())

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::constraints::Constraints;
 use super::runner::Wanted;
 use super::types::{
-    Constraints, EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
+    EngineEvent, FinishReason, GenerateRequest, GenerateResult, Timings, TokenLogprob,
 };
 use crate::grammar::{Grammar, GrammarError, GrammarState, mask_words};
 use crate::kernels::sampling::{NONE, Row};

@@ -278,11 +278,13 @@ impl Worker {
         id: SessionId,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
     ) {
+        let owner = self.sessions.get(id).owner;
+        // First of all: whoever hears that it is done may look whether the session is there.
+        self.drop_session(id);
         match &self.files {
-            Some(files) => files.forget(self.sessions.get(id).owner, id, done),
+            Some(files) => files.forget(owner, id, done),
             None => done(Ok(())),
         }
-        self.drop_session(id);
     }
 
     pub(super) fn drop_session(&mut self, id: SessionId) {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::activity::{Activity, KvPages};
 use super::adapters::{AdapterNames, NamedAdapter};
 use super::check::KernelFault;
-use crate::grammar::{BeginsAfter, Grammar};
+use super::constraints::Constraints;
 use crate::sampler::SamplingError;
 
 pub use crate::sampler::{PENALTY_TOKENS, SamplingParams, TokenLogprob};
@@ -51,21 +51,6 @@ pub struct GenerateRequest {
     pub cancel: CancelFlag,
     /// What it may generate, and what is likelier.
     pub constraints: Constraints,
-}
-
-/// What a request may generate, and what is likelier.
-#[derive(Clone, Debug, Default)]
-pub struct Constraints {
-    /// Grammar of the whole answer.
-    pub grammar: Option<Arc<Grammar>>,
-    /// What has to come before the grammar holds; without it, it holds at once.
-    pub begins_after: Option<BeginsAfter>,
-    /// Added to the logits of tokens; each token once.
-    pub bias: Vec<(u32, f32)>,
-    /// Tokens that must not come.
-    pub forbidden: Vec<u32>,
-    /// The model's end tokens must not come either, unless a grammar leaves nothing else.
-    pub ignore_eos: bool,
 }
 
 /// Raised once to cancel a request.

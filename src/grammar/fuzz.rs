@@ -27,7 +27,7 @@ fn run(kind: GrammarKind, data: &[u8]) {
             return;
         }
         let allowed = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
-        let Some(token) = (0..257).filter(allowed).last() else { return };
+        let Some(token) = (0..257).rev().find(allowed) else { return };
         if token == 256 || state.accept(token).is_err() {
             return;
         }

@@ -4,13 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::call::{Call, fresh_id};
 use super::conversation::{
-    self, Event, Finished, Input, Running, Scored, Stop, Task, Thinking, ToolChoice, Whole,
+    self, Event, Finished, Input, Running, Stop, Task, Thinking, ToolChoice, Whole,
 };
 use super::error::{Failure, Shape};
 use super::fields::{self, Fields};
 use super::openai::{self, FINGERPRINT};
 use super::reply::{Gone, Reply, Sink};
 use super::router::{Route, Verb};
+use super::scored::Scored;
 use crate::chat::{ChatMessage, Content, JsonObject};
 
 pub(super) const ROUTES: &[Route] = &[Route::new(

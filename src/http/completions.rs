@@ -3,14 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::call::{Call, fresh_id};
-use super::conversation::{
-    self, Event, Finished, Input, Prepared, Running, Scored, Task, scored as scored_of,
-};
+use super::conversation::{self, Event, Finished, Input, Prepared, Running, Task};
 use super::error::{Failure, Shape};
 use super::fields::{self, Fields};
 use super::openai::{self, CHOICES_MAX, FINGERPRINT, finite};
 use super::reply::{Gone, Reply, Sink};
 use super::router::{Route, Verb};
+use super::scored::{Scored, scored as scored_of};
 use crate::server::text;
 
 pub(super) const ROUTES: &[Route] =

@@ -101,7 +101,10 @@ async fn answer(caller: Caller, request: Request<Incoming>, busy: Busy) -> Outco
     let path = found.as_ref().map_or("", |(_, path, _)| *path);
     let method = parts.method.clone();
     let (shape, answered) = match found {
-        Err((shape, failure)) => (shape, Err(failure)),
+        Err(refused) => {
+            let (shape, failure) = *refused;
+            (shape, Err(failure))
+        }
         Ok((route, _, params)) => {
             let read = Call::read(caller, id.clone(), parts, params, body).await;
             let answered = match read {

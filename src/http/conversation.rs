@@ -13,6 +13,7 @@ use tracing::debug;
 
 use super::caller::{Caller, Loading};
 use super::error::Failure;
+use super::scored::{Scored, scored};
 use crate::chat::{ChatMessage, JsonObject};
 use crate::config::SamplingOverrides;
 use crate::engine::{
@@ -97,15 +98,6 @@ pub(super) struct Thinking {
     pub(super) on: Option<bool>,
     pub(super) effort: Option<String>,
     pub(super) tokens_max: Option<u32>,
-}
-
-/// A token with its log-probability.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Scored {
-    pub(super) token: TokenLogprob,
-    /// The bytes of the token, and of each of the most likely ones.
-    pub(super) bytes: Vec<u8>,
-    pub(super) top_bytes: Vec<Vec<u8>>,
 }
 
 /// What a running request tells.
@@ -497,17 +489,5 @@ impl Running {
             timings: result.timings,
         })));
         Ok(())
-    }
-}
-
-/// A token's log-probability with the bytes that clients show.
-pub(super) fn scored(model: &InUse, token: TokenLogprob) -> Scored {
-    let bytes = |id: u32| {
-        model.tokenizer.token_bytes(id).map(|bytes| bytes.into_owned()).unwrap_or_default()
-    };
-    Scored {
-        bytes: bytes(token.id),
-        top_bytes: token.top.iter().map(|(id, _)| bytes(*id)).collect(),
-        token,
     }
 }

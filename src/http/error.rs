@@ -12,13 +12,13 @@ use crate::protocol::{ErrorCode, ErrorObject};
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Seconds after which a model that is being loaded may be asked for again.
-const LOADING_RETRY_SECONDS: u64 = 5;
+const LOADING_RETRY_SECONDS: u32 = 5;
 
 /// Seconds after which a queue may have room again, where the engine has no estimate.
-const QUEUE_RETRY_SECONDS: u64 = 2;
+const QUEUE_RETRY_SECONDS: u32 = 2;
 
 /// The longest that such a client is told to stay away.
-const QUEUE_RETRY_SECONDS_MAX: u64 = 10;
+const QUEUE_RETRY_SECONDS_MAX: u32 = 10;
 
 /// Whose clients read an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +40,16 @@ pub(super) struct Failure {
     kind: &'static str,
     anthropic: &'static str,
     code: Option<&'static str>,
-    pub(super) message: String,
-    param: Option<String>,
+    pub(super) message: Box<str>,
+    param: Option<Box<str>>,
     /// Seconds after which it may be tried again.
-    retry_after: Option<u64>,
+    retry_after: Option<u32>,
     /// False where a repetition cannot mend it, though the status says so.
     should_retry: Option<bool>,
     /// Methods of a path, for a wrong one.
-    allow: Option<String>,
+    allow: Option<Box<str>>,
     /// The prompt's tokens and the context's, where it does not fit.
-    context: Option<(u64, u64)>,
+    context: Option<Box<(u64, u64)>>,
 }
 
 impl Failure {
@@ -63,7 +63,7 @@ impl Failure {
             kind,
             anthropic,
             code: None,
-            message: message.into(),
+            message: message.into().into_boxed_str(),
             param: None,
             retry_after: None,
             should_retry: None,
@@ -75,7 +75,7 @@ impl Failure {
     /// A request that is wrong; `param` names the field.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = param.into();
-        let param = (!param.is_empty()).then_some(param);
+        let param = (!param.is_empty()).then(|| param.into_boxed_str());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, INVALID, message) }
     }
 
@@ -91,7 +91,7 @@ impl Failure {
 
     pub(super) fn wrong_method(allow: &str) -> Self {
         let message = format!("this path takes {allow} alone");
-        let allow = Some(allow.to_owned());
+        let allow = Some(allow.into());
         Self { allow, ..Self::new(StatusCode::METHOD_NOT_ALLOWED, INVALID, message) }
     }
 
@@ -135,7 +135,7 @@ impl Failure {
     /// The same in an interface's own words.
     #[must_use]
     pub(super) fn with_message(mut self, message: String) -> Self {
-        self.message = message;
+        self.message = message.into_boxed_str();
         self
     }
 
@@ -156,12 +156,12 @@ impl Failure {
 
     /// The message as the clients of an interface look for it.
     fn message_in(&self, shape: Shape) -> String {
-        match (self.context, shape) {
+        match (self.context.as_deref(), shape) {
             (Some((found, limit)), Shape::Anthropic) => {
                 format!("prompt is too long: {found} tokens > {limit} maximum")
             }
             (Some(_), Shape::Ollama) => "input length exceeds context length".to_owned(),
-            _ => self.message.clone(),
+            _ => self.message.clone().into_string(),
         }
     }
 
@@ -186,9 +186,9 @@ impl Failure {
         let mut error = Map::new();
         error.insert("message".to_owned(), message.into());
         error.insert("type".to_owned(), self.kind.into());
-        error.insert("param".to_owned(), self.param.clone().into());
+        error.insert("param".to_owned(), self.param.as_deref().into());
         error.insert("code".to_owned(), code);
-        if let Some((found, limit)) = self.context {
+        if let Some((found, limit)) = self.context.as_deref().copied() {
             error.insert("n_prompt_tokens".to_owned(), found.into());
             error.insert("n_ctx".to_owned(), limit.into());
         }
@@ -280,24 +280,26 @@ impl From<ErrorObject> for Failure {
                 failure.message = format!(
                     "the request has {found} tokens, which exceeds the available context size of \
                      {limit} tokens"
-                );
+                )
+                .into_boxed_str();
                 failure.code = Some("context_length_exceeded");
-                failure.context = Some((found, limit));
+                failure.context = Some(Box::new((found, limit)));
                 failure.should_retry = Some(false);
             }
             ErrorCode::UNKNOWN_MODEL => {
                 failure.code = Some("model_not_found");
-                failure.param = Some("model".to_owned());
+                failure.param = Some("model".into());
             }
             ErrorCode::QUEUE_FULL | ErrorCode::USER_QUEUE_FULL | ErrorCode::TOO_MANY_REQUESTS => {
-                let seconds = number("retry_after_s").unwrap_or(QUEUE_RETRY_SECONDS);
+                let seconds = number("retry_after_s").unwrap_or(QUEUE_RETRY_SECONDS.into());
+                let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
                 failure.retry_after = Some(seconds.clamp(1, QUEUE_RETRY_SECONDS_MAX));
             }
             ErrorCode::USER_KV_FULL => failure.should_retry = Some(false),
             ErrorCode::KV_FULL | ErrorCode::MEMORY_SHORT => {
                 failure.retry_after = Some(LOADING_RETRY_SECONDS);
             }
-            _ => failure.param = member("field").and_then(Value::as_str).map(str::to_owned),
+            _ => failure.param = member("field").and_then(Value::as_str).map(Into::into),
         }
         failure
     }

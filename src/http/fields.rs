@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     fn error(result: Result<impl Sized, Failure>) -> String {
-        result.err().expect("it is refused").message
+        result.err().expect("it is refused").message.into_string()
     }
 
     #[test]

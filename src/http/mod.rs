@@ -59,6 +59,7 @@ mod responses_events;
 mod responses_request;
 mod responses_store;
 mod router;
+mod scored;
 
 use std::future::Future;
 use std::pin::Pin;

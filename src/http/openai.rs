@@ -4,9 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::conversation::{Finished, Format, Scored, Stop, Task};
+use super::conversation::{Finished, Format, Stop, Task};
 use super::error::Failure;
 use super::fields::{self, Fields, Item, is_text};
+use super::scored::Scored;
 use crate::chat::JsonObject;
 use crate::config::SamplingOverrides;
 use crate::protocol::TEMPLATE_JSON_BYTES_MAX;

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::call::fresh_id;
-use super::conversation::{Event, Finished, Scored, Stop};
+use super::conversation::{Event, Finished, Stop};
 use super::error::Failure;
 use super::openai;
 use super::responses_request::Turns;
+use super::scored::Scored;
 use crate::chat::{ChatMessage, JsonObject};
 
 /// An event: its name, and its data.

@@ -62,13 +62,16 @@ impl Route {
 /// The values of a path's `{name}`s.
 pub(super) type PathParams = Vec<(&'static str, String)>;
 
+/// A route, the path of it that matched, and the values in that.
+type Found = (&'static Route, &'static str, PathParams);
+
 /// The route of a request, or why there is none, in the shape of the interface that it is nearest
 /// to.
 pub(super) fn find(
     tables: &'static [&'static [Route]],
     method: &Method,
     path: &str,
-) -> Result<(&'static Route, &'static str, PathParams), (Shape, Failure)> {
+) -> Result<Found, Box<(Shape, Failure)>> {
     let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let routes = || tables.iter().flat_map(|table| table.iter());
     let matching = || {
@@ -91,14 +94,14 @@ pub(super) fn find(
             if allowed.contains(&"GET") {
                 allowed.push("HEAD");
             }
-            Err((shape, Failure::wrong_method(&allowed.join(", "))))
+            Err(Box::new((shape, Failure::wrong_method(&allowed.join(", ")))))
         }
         (None, None) => {
             let known = routes().flat_map(|route| route.paths.iter().copied());
             let similar = (path.len() <= SIMILAR_BYTES_MAX).then(|| nearest(path, known)).flatten();
             let of = |similar: &str| routes().find(|route| route.paths.contains(&similar));
             let shape = similar.and_then(of).map_or(shape_of(path), |route| route.shape);
-            Err((shape, Failure::unknown_path(path, similar)))
+            Err(Box::new((shape, Failure::unknown_path(path, similar))))
         }
     }
 }

@@ -274,7 +274,8 @@ impl PageLayout {
 /// NaN, and so are all products with it. As in `qkv_post.comp`.
 const STORED_MAX: f32 = 1e38;
 
-/// An f32 as pages of f16 hold it: past the range the largest, and NaN where it is no finite number.
+/// An f32 as pages of f16 hold it: past the range the largest, and NaN where it is no finite
+/// number.
 fn stored_half(v: f32) -> f16 {
     let largest = f16::MAX.to_f32();
     if v.is_finite() { f16::from_f32(v.clamp(-largest, largest)) } else { f16::NAN }

@@ -1,6 +1,7 @@
 //! What a request says about the form of its text and about single tokens.
 
 use std::collections::BTreeMap;
+use std::num::ParseIntError;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,7 @@ pub struct GrammarParams {
 
 /// Biases of tokens, `None` forbidding one. Serialised as an array.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "AnyBias", into = "AnyBias")]
+#[serde(try_from = "AnyBias", into = "AnyBias")]
 pub struct LogitBias(pub Vec<(u32, Option<f32>)>);
 
 /// A number, or `false`.
@@ -65,20 +66,28 @@ impl From<False> for bool {
 #[serde(untagged)]
 enum AnyBias {
     Pairs(Vec<(u32, Bias)>),
-    Object(BTreeMap<u32, Bias>),
+    /// Keys are token ids in decimal.
+    Object(BTreeMap<String, Bias>),
 }
 
-impl From<AnyBias> for LogitBias {
-    fn from(any: AnyBias) -> Self {
+impl TryFrom<AnyBias> for LogitBias {
+    type Error = ParseIntError;
+
+    fn try_from(any: AnyBias) -> Result<Self, Self::Error> {
         let pairs = match any {
             AnyBias::Pairs(pairs) => pairs,
-            AnyBias::Object(object) => object.into_iter().collect(),
+            AnyBias::Object(object) => {
+                let pairs = object.into_iter().map(|(token, bias)| Ok((token.parse()?, bias)));
+                let mut pairs = pairs.collect::<Result<Vec<(u32, Bias)>, ParseIntError>>()?;
+                pairs.sort_by_key(|(token, _)| *token);
+                pairs
+            }
         };
         let bias = |bias| match bias {
             Bias::Number(number) => Some(number),
             Bias::Flag(False) => None,
         };
-        Self(pairs.into_iter().map(|(token, value)| (token, bias(value))).collect())
+        Ok(Self(pairs.into_iter().map(|(token, value)| (token, bias(value))).collect()))
     }
 }
 

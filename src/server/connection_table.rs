@@ -1,9 +1,9 @@
 //! Who holds which connection: shares per user, reserved places, and who gives way.
 //!
-//! A connection counts once it has spoken. Those that have said nothing yet are bounded too, and the
-//! oldest of the user who has the most of them goes without a word. Of those that have spoken, one
-//! user holds at most a share; the last places are for the daemon's own user and for root. Where
-//! there is no place, a connection at rest gives way: first one that has sent nothing for
+//! A connection counts once it has spoken. Those that have said nothing yet are bounded too, and
+//! the oldest of the user who has the most of them goes without a word. Of those that have spoken,
+//! one user holds at most a share; the last places are for the daemon's own user and for root.
+//! Where there is no place, a connection at rest gives way: first one that has sent nothing for
 //! [`IDLE_MIN`], else the one at rest for longest of a user who holds more than the newcomer.
 
 use std::collections::BTreeMap;

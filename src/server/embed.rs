@@ -16,6 +16,9 @@ use crate::protocol::{
     Pooling, RequestId, TextEmbedding,
 };
 
+/// Most bytes of a reply for each text, its vector apart.
+const TEXT_BYTES: usize = 64;
+
 /// Embeds texts.
 pub(super) async fn embed(
     connection: &Connection,
@@ -85,7 +88,7 @@ fn to_u32(count: usize) -> u32 {
 /// Texts of one request, such that two replies fit what may wait for a client.
 #[must_use]
 pub fn texts_max(model: &ModelInfo, outgoing_bytes_max: usize) -> usize {
-    let vector_bytes = (model.embedding_length as usize).max(1) * EMBED_VALUE_BYTES;
+    let vector_bytes = (model.embedding_length as usize).max(1) * EMBED_VALUE_BYTES + TEXT_BYTES;
     (outgoing_bytes_max / 2 / vector_bytes).clamp(1, EMBED_TEXTS_MAX)
 }
 

@@ -90,23 +90,27 @@ pub(super) async fn generate(
                 connection.notify(method::GENERATE_TOKEN, &notification(id, text, token, logprob));
             }
             EngineEvent::Done(result) => {
-                debug!(
-                    uid = connection.owner.uid,
-                    finish_reason = ?result.finish_reason,
-                    prompt_tokens = result.prompt_tokens,
-                    cached_tokens = result.cached_tokens,
-                    completion_tokens = result.tokens.len(),
-                    queue_ms = result.timings.queue_ms,
-                    prefill_ms = result.timings.prefill_ms,
-                    decode_ms = result.timings.decode_ms,
-                    "generated",
-                );
+                log_end(connection.owner.uid, &result);
                 return Ok(protocol::GenerateResult { shifted, ..(*result).into() });
             }
             EngineEvent::Refused(error) => return Err(error.into()),
         }
     }
     Err(engine_stopped())
+}
+
+fn log_end(uid: u32, result: &crate::engine::GenerateResult) {
+    debug!(
+        uid,
+        finish_reason = ?result.finish_reason,
+        prompt_tokens = result.prompt_tokens,
+        cached_tokens = result.cached_tokens,
+        completion_tokens = result.tokens.len(),
+        queue_ms = result.timings.queue_ms,
+        prefill_ms = result.timings.prefill_ms,
+        decode_ms = result.timings.decode_ms,
+        "generated",
+    );
 }
 
 /// Refuses log probabilities of a prompt that no reply has room for.

@@ -293,8 +293,8 @@ fn refuse(stream: &UnixStream, framing: Framing, error: ErrorObject) {
     }
 }
 
-/// Writes the only message of a connection: a new socket's buffer holds it, and a client that is gone
-/// already needs none.
+/// Writes the only message of a connection: a new socket's buffer holds it, and a client that is
+/// gone already needs none.
 fn write_now(stream: &UnixStream, bytes: &[u8]) {
     let _ = rustix::io::write(stream.as_fd(), bytes);
 }

@@ -35,8 +35,8 @@ impl Job {
         }
     }
 
-    /// Runs `work` on `bytes` of text on a thread that may block, when it is this user's turn. It is
-    /// cancelled when the future is dropped.
+    /// Runs `work` on `bytes` of text on a thread that may block, when it is this user's turn. It
+    /// is cancelled when the future is dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -71,6 +71,9 @@ impl Drop for Waiting {
         self.cancel.iter().for_each(CancelFlag::raise);
     }
 }
+
+/// Most tokens that are counted of a text to embed, unless the context holds more.
+const COUNTED_TOKENS_MAX: usize = 1 << 16;
 
 /// Least bytes of a token's id and its comma in a reply.
 const ID_BYTES_MIN: usize = 2;
@@ -202,7 +205,8 @@ fn encode_start(
 ) -> Result<EncodedText, ErrorObject> {
     let mut tokens = Vec::new();
     let cancelled = || cancel.is_raised();
-    let mut meter = Meter::new(tokens_max, &cancelled);
+    // An error names the length of a text of usual size; no more is counted of a longer one.
+    let mut meter = Meter::new(tokens_max.max(COUNTED_TOKENS_MAX), &cancelled);
     match tokenizer.encode_into(text, true, false, &mut meter, &mut tokens) {
         Ok(()) | Err(TokenizerError::TooManyTokens { .. }) => {}
         Err(error) => return Err(tokenizer_failed(error)),

@@ -1,5 +1,5 @@
-//! Whose text is worked on next: short texts and long ones each have threads of their own, and users
-//! take turns.
+//! Whose text is worked on next: short texts and long ones each have threads of their own, and
+//! users take turns.
 //!
 //! A place bounds the memory of the work as well: at most [`LONG_PLACES_MAX`] long texts are taken
 //! apart at once, whoever sent them.

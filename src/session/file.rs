@@ -12,9 +12,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -136,7 +137,6 @@ impl Saved {
         })
     }
 
-    /// `path` must be nobody's: what is there goes, and a link is not followed.
     fn write_to(
         &self,
         path: &Path,
@@ -146,12 +146,7 @@ impl Saved {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
-        match fs::remove_file(path) {
-            // A file that another run left, or that somebody put there for this one to follow.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = open_temporary(path)?;
         let header = serde_json::to_vec(&self.header)?;
         let length = (header.len() as u32).to_le_bytes();
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
@@ -343,6 +338,21 @@ fn name_parts(path: &Path) -> Option<(u32, u64)> {
 /// The number of the session that a file was made for, by its name.
 fn number_of(path: &Path) -> Option<u64> {
     name_parts(path).map(|(_, number)| number).filter(|number| *number <= NUMBER_MAX)
+}
+
+/// Opens a temporary file anew: a file that another run left is removed, and so is a link, which is
+/// not followed. A pipe is written to as it stands.
+fn open_temporary(path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => {
+            let flags = OFlags::NOFOLLOW.bits().cast_signed();
+            return OpenOptions::new().write(true).custom_flags(flags).open(path);
+        }
+        Ok(_) => fs::remove_file(path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Makes a folder of this user's alone, with those above it; what is made lasts through a power

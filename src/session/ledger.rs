@@ -32,7 +32,7 @@ impl Record {
     }
 
     fn lacks_cache(&self) -> bool {
-        !self.tokens.is_empty() && !(self.is_saved() && self.cached)
+        !(self.tokens.is_empty() || self.is_saved() && self.cached)
     }
 }
 

@@ -1,4 +1,5 @@
-//! A bound on encoding a text: how many tokens are wanted, and whether anybody still waits for them.
+//! A bound on encoding a text: how many tokens are wanted, and whether anybody still waits for
+//! them.
 
 use super::TokenizerError;
 

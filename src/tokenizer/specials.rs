@@ -179,7 +179,9 @@ impl Specials {
         taken: &mut Taken<'_>,
         meter: &mut Meter<'_>,
     ) -> Option<()> {
-        // Places that overlap each other, one after the other.
+        // Places that overlap each other, one after the other; all of them where a token may
+        // swallow white space that is a token itself.
+        let swallow = self.swallow();
         let mut chain: Vec<(u32, u32)> = Vec::new();
         for found in length.matcher.find_overlapping_iter(taken.text) {
             if !meter.advance(1) {
@@ -189,7 +191,8 @@ impl Specials {
             if !wanted[index] || !taken.is_free(start, length.bytes) {
                 continue;
             }
-            if chain.last().is_some_and(|(_, last)| *last as usize + length.bytes <= start) {
+            let is_apart = |(_, last): &(u32, u32)| *last as usize + length.bytes <= start;
+            if !swallow && chain.last().is_some_and(is_apart) {
                 self.take_chain(&mut chain, length.bytes, taken);
             }
             chain.push((index as u32, start as u32));

@@ -336,6 +336,7 @@ fn ordered<'a>(
         }
         "unique" => {
             let [cased, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
+            #[allow(clippy::mutable_key_type)] // no value changes while the filter runs
             let mut seen = HashSet::new();
             let mut out = Vec::new();
             for (key, item) in keyed(i, value, attribute.as_ref(), is_set(&cased))? {
