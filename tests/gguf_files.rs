@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hob::gguf::{GgufFile, TensorInfo, fuzz_gguf};
+use hob::gguf::{GgufFault, GgufFile, TensorInfo, fuzz_gguf};
 use hob::tensor::dequantize_row;
 
 /// Refusing a file reads a few kilobytes of it; a second leaves room for a loaded machine.
@@ -81,7 +81,11 @@ fn check_row(file: &GgufFile, tensor: &TensorInfo, row: u64) {
 }
 
 fn check_model(path: &Path) {
-    let file = GgufFile::open(path).unwrap();
+    let file = match GgufFile::open(path) {
+        // A type that hob does not have is refused by its number.
+        Err(error) if matches!(error.fault, GgufFault::TensorType { .. }) => return,
+        opened => opened.unwrap(),
+    };
     let architecture = file.metadata().str("general.architecture").unwrap();
     assert!(file.metadata().u32(&format!("{architecture}.block_count")).unwrap() > 0);
     let tokens = file.metadata().str_array("tokenizer.ggml.tokens").unwrap();

@@ -86,19 +86,23 @@ fn without_time_for_caches_hob_stop_says_so_and_the_session_is_back() {
 #[test]
 fn a_hangup_stops_in_order_unless_it_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
-    let mut daemon = start(folder.path());
+    // The tests themselves may run under `nohup`.
+    let by = |program: &[&str]| {
+        let [model, _] = tiny::write(folder.path());
+        let (mut command, plain) = (Command::new(program[0]), hobd(folder.path()));
+        command.args(&program[1..]).arg(plain.get_program()).args(plain.get_args());
+        command.arg("--model").arg(model).args(["--self-check", "never"]);
+        for (name, value) in plain.get_envs() {
+            command.env(name, value.unwrap());
+        }
+        Daemon::start_by(command, folder.path())
+    };
+    let mut daemon = by(&["env", "--default-signal=HUP"]);
     keep_notes(&mut daemon);
     kill_process(Pid::from_child(&daemon.child), Signal::HUP).unwrap();
     assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
 
-    let [model, _] = tiny::write(folder.path());
-    let mut command = Command::new("nohup");
-    let plain = hobd(folder.path());
-    command.arg(plain.get_program()).args(plain.get_args()).arg("--model").arg(model);
-    for (name, value) in plain.get_envs() {
-        command.env(name, value.unwrap());
-    }
-    let mut daemon = Daemon::start_by(command, folder.path());
+    let mut daemon = by(&["nohup"]);
     let list = daemon.result("session.list", json!({}));
     assert_eq!(list["sessions"][0]["tokens"], 20, "{list}");
     kill_process(Pid::from_child(&daemon.child), Signal::HUP).unwrap();

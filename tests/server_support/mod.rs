@@ -3,6 +3,8 @@
 // Each test program uses a part of this.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+mod client;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,12 +24,12 @@ use hob::model::Pooling;
 use hob::server::{Models, Server, ServerOptions};
 use hob::tokenizer::{Tokenizer, VocabSource};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+pub use client::Client;
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -330,14 +332,13 @@ async fn generate(
     events: mpsc::UnboundedSender<EngineEvent>,
     cancelled: mpsc::UnboundedSender<()>,
 ) {
-    let first = request.tokens.iter().copied().find(|token| (HOLD..=STOP).contains(token));
-    let first = first.unwrap_or(0);
+    let is_order = |token: &u32| (HOLD..=STOP).contains(token);
+    let first = request.tokens.iter().copied().find(is_order).unwrap_or(0);
     // The context has 2048 tokens.
     if request.tokens.len() >= 2048 {
         let prompt_tokens = request.tokens.len();
         let error = AdmitError::ContextFull { prompt_tokens, context_tokens: 2048 };
-        let _ = events.send(EngineEvent::Refused(error));
-        return;
+        return drop(events.send(EngineEvent::Refused(error)));
     }
     if request.report_start {
         let _ = events.send(EngineEvent::Started { cached_tokens: 0 });
@@ -453,65 +454,6 @@ impl Bench {
 
     pub async fn arrived(&mut self) -> GenerateRequest {
         timeout(PATIENCE, self.mock.arrived.recv()).await.expect("it arrives").unwrap()
-    }
-}
-
-/// A client of one JSON text a line.
-pub struct Client {
-    pub reader: BufReader<OwnedReadHalf>,
-    pub writer: OwnedWriteHalf,
-}
-
-impl Client {
-    pub fn new(stream: UnixStream) -> Self {
-        let (reader, writer) = stream.into_split();
-        Self { reader: BufReader::new(reader), writer }
-    }
-
-    pub async fn send_bytes(&mut self, bytes: &[u8]) {
-        timeout(PATIENCE, self.writer.write_all(bytes)).await.expect("it is read").unwrap();
-    }
-
-    pub async fn send(&mut self, request: Value) {
-        self.send_bytes(format!("{request}\n").as_bytes()).await;
-    }
-
-    /// Sends a request, in the given id's name.
-    pub async fn ask(&mut self, id: impl Into<Value>, method: &str, params: Value) {
-        let id = id.into();
-        self.send(
-            serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
-        )
-        .await;
-    }
-
-    /// The next message; `None` at the end.
-    pub async fn next(&mut self) -> Option<Value> {
-        let mut line = String::new();
-        let read = timeout(PATIENCE, self.reader.read_line(&mut line)).await.expect("an answer");
-        match read {
-            Ok(0) | Err(_) => None,
-            Ok(_) => Some(serde_json::from_str(&line).unwrap()),
-        }
-    }
-
-    /// Skips a line, whatever it holds; `false` at the end.
-    pub async fn next_line(&mut self) -> bool {
-        let mut line = String::new();
-        let read = timeout(PATIENCE, self.reader.read_line(&mut line)).await.expect("an answer");
-        read.is_ok_and(|bytes| bytes > 0)
-    }
-
-    pub async fn message(&mut self) -> Value {
-        self.next().await.expect("the connection is open")
-    }
-
-    /// Asks and takes the next message as the reply.
-    pub async fn call(&mut self, method: &str, params: Value) -> Value {
-        self.ask("call", method, params).await;
-        let reply = self.message().await;
-        assert_eq!(reply["id"], "call", "{reply}");
-        reply
     }
 }
 
