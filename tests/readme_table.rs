@@ -12,7 +12,7 @@ const LAST: &str = "<!-- up to here -->\n";
 
 /// What stands between the marks.
 fn table() -> String {
-    let mut out = String::from("\n| architecture | models | what it does that not all do |\n");
+    let mut out = String::from("\n| architecture | models | distinguishing features |\n");
     out.push_str("|---|---|---|\n");
     for family in FAMILIES {
         let [name, models, features] = [family.architecture, family.models, family.features];

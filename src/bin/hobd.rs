@@ -56,10 +56,10 @@ const STOP_LOADING_MAX: Duration = Duration::from_millis(4800);
 /// the engines are looked at.
 const STOP_EXTENSION: Duration = Duration::from_secs(15);
 
-/// How long nobody must have wanted anything before kernels are tuned.
+/// Idle time before the autotuner starts.
 const TUNING_QUIET: Duration = Duration::from_secs(2);
 
-/// How often the log tells of the loading.
+/// Interval of loading progress in the log.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 /// Threads that serve sockets; the work is done by the engine's thread and the device.
@@ -68,7 +68,7 @@ const SERVER_THREADS: usize = 2;
 /// Threads that tokenize and render templates.
 const TEXT_THREADS_MAX: usize = 8;
 
-/// Why the daemon did not start, or did not go on.
+/// Reason the daemon did not start or ended.
 #[derive(Debug, Error)]
 enum DaemonError {
     #[error(transparent)]

@@ -10,15 +10,15 @@ pub enum ChatError {
     /// The source is longer than any real one.
     #[error("the chat template has {bytes} bytes; at most {limit} are taken")]
     TooLarge {
-        /// Its length.
+        /// Length.
         bytes: usize,
-        /// The most.
+        /// Largest allowed value.
         limit: usize,
     },
     /// No template has this name.
     #[error("there is no chat template named {name:?}, and no such file; there are: {known}")]
     UnknownName {
-        /// The name.
+        /// Name in question.
         name: String,
         /// The names there are.
         known: String,
@@ -28,7 +28,7 @@ pub enum ChatError {
     Syntax {
         /// Line of the fault, from 1.
         line: usize,
-        /// What is wrong.
+        /// Fault found.
         detail: String,
     },
     /// The template called `raise_exception`: it refuses these messages.
@@ -64,18 +64,18 @@ pub enum ChatError {
     /// The caller gave up.
     #[error("the rendering of the chat template was cancelled")]
     Cancelled,
-    /// It failed.
+    /// Failed.
     #[error("the chat template failed: line {line}: {detail}")]
     Failed {
         /// Line, from 1; 0 where none is known.
         line: usize,
-        /// What went wrong.
+        /// Failure.
         detail: String,
     },
     /// No thread to render on.
     #[error("the chat template cannot be rendered: no thread: {detail}")]
     NoThread {
-        /// What the system says.
+        /// Error reported by the system.
         detail: String,
     },
 }

@@ -124,7 +124,7 @@ impl ChatMessage {
     }
 }
 
-/// What a template makes a prompt of.
+/// Input of a template.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conversation<'a> {
     /// The messages, in order.

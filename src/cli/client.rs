@@ -26,10 +26,10 @@ use crate::protocol::{
 /// Longest line taken from a daemon.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// How long to wait for what a daemon said before it closed the connection.
+/// Time to wait for a daemon's last message after it closed the connection.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a waiting client hears.
+/// Message to a waiting client.
 #[derive(Debug)]
 pub enum Incoming {
     /// The daemon sent something.
@@ -55,7 +55,7 @@ pub enum ClientError {
     Unreachable {
         /// The socket tried.
         socket: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// Another user listens.
@@ -66,33 +66,33 @@ pub enum ClientError {
         .socket.display()
     )]
     Untrusted {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The user.
+        /// Uid of the user.
         uid: u32,
     },
     /// The connection broke before the answer was complete.
     #[error("the connection to hobd was lost during {method}{}", reason(.source))]
     Lost {
-        /// What was asked.
+        /// Request made.
         method: &'static str,
-        /// Why; `None` where the daemon closed it.
+        /// Reason; `None` if the daemon closed the connection.
         source: Option<io::Error>,
     },
     /// An answer that is not of the protocol.
     #[error("hobd's answer to {method} is not understood: {source}")]
     BadAnswer {
-        /// What was asked.
+        /// Request made.
         method: &'static str,
-        /// What is wrong with it.
+        /// Fault found in it.
         source: serde_json::Error,
     },
     /// A request that cannot be written as JSON.
     #[error("cannot write {method} as JSON: {source}")]
     Encode {
-        /// What was to be asked.
+        /// Request that was to be made.
         method: &'static str,
-        /// Why.
+        /// Reason.
         source: serde_json::Error,
     },
     /// Another protocol.
@@ -122,7 +122,7 @@ pub struct Client {
     incoming: Receiver<Incoming>,
     sender: Sender<Incoming>,
     last_id: i64,
-    /// Who answers.
+    /// Server that answered.
     writer: Writer,
 }
 
@@ -263,7 +263,7 @@ impl Client {
         }
     }
 
-    /// Why the daemon closed the connection, where it said so before.
+    /// Reason the daemon gave before closing the connection.
     fn refusal(&self) -> Option<ClientError> {
         loop {
             match self.incoming.recv_timeout(REFUSAL_TIMEOUT).ok()? {

@@ -34,8 +34,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Has the daemon load a model that is named. A file of this machine is not the daemon's to
-    /// open, unless it has: whoever may connect must not choose what it reads.
+    /// Asks the daemon to load a named model. A local file is refused unless the daemon has it
+    /// already: clients must not choose which files the daemon reads.
     fn choose(&mut self, model: &Path) -> Result<(), CliError> {
         let name = model.to_str().filter(|name| !name.contains('/') && !name.ends_with(".gguf"));
         let Some(name) = name else {

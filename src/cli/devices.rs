@@ -27,7 +27,7 @@ struct DeviceEntry {
     memory_bytes: u64,
     /// hobd takes this one unless told otherwise.
     default: bool,
-    /// Why hob cannot run on it; `None` where it can.
+    /// Reason hob cannot use the device; `None` if it can.
     unusable: Option<String>,
 }
 

@@ -46,53 +46,53 @@ pub enum CliError {
         reason: String,
     },
 
-    /// What was measured cannot be forgotten.
+    /// Stored measurements cannot be removed.
     #[error("cannot remove a file in {}: {source}", folder.display())]
     Forget {
         /// Where it is.
         folder: PathBuf,
-        /// What the system says.
+        /// Error reported by the system.
         source: io::Error,
     },
 
     /// Standard output cannot be written.
     #[error("cannot write to stdout: {source}")]
     Stdout {
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// Standard input cannot be read.
     #[error("cannot read stdin: {source}")]
     Stdin {
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// More comes than a command takes.
     #[error("stdin has more than {bytes_max} bytes, the most that is read")]
     StdinTooLong {
-        /// The most.
+        /// Largest allowed value.
         bytes_max: usize,
     },
     /// A file cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     ReadFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// A file cannot be written.
     #[error("cannot write {}: {source}", .path.display())]
     WriteFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// A file to write is there.
     #[error("{} exists; --force replaces it", .path.display())]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The daemon could not be stopped.
@@ -100,7 +100,7 @@ pub enum CliError {
     Stop {
         /// Its process.
         pid: u32,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// Sessions are lost with a daemon that was stopped.
@@ -129,18 +129,18 @@ pub enum CliError {
         /// The file or folder.
         model: PathBuf,
     },
-    /// What is to be written over is a folder, a device or the like.
+    /// The output path is a folder, a device or another special file.
     #[error("{} is no regular file, and stays as it is", .path.display())]
     NotAFile {
-        /// The path.
+        /// Path in question.
         path: PathBuf,
     },
     /// A tensor cannot be quantised.
     #[error("{}: tensor {tensor}: wanted finite values, found {found}", .path.display())]
     NotFinite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The first value that is not.
         found: f32,
@@ -148,28 +148,28 @@ pub enum CliError {
     /// A result does not serialise.
     #[error("cannot write the result as JSON: {source}")]
     Encode {
-        /// Why.
+        /// Reason.
         source: serde_json::Error,
     },
     /// Ctrl-C cannot be caught.
     #[error("cannot catch Ctrl-C: {source}")]
     Signals {
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// The line editor failed.
     #[error("cannot read from the terminal: {source}")]
     Terminal {
-        /// Why.
+        /// Reason.
         source: rustyline::error::ReadlineError,
     },
 
     /// Text that is not UTF-8.
     #[error("{what} is not UTF-8: byte 0x{byte:02x} at offset {offset} begins no valid character")]
     NotUtf8 {
-        /// Where the text comes from.
+        /// Source of the text.
         what: String,
-        /// Where the first fault is.
+        /// Position of the first fault.
         offset: usize,
         /// The byte there.
         byte: u8,
@@ -183,7 +183,7 @@ pub enum CliError {
     /// stdin is asked for twice.
     #[error("the prompt names stdin (`-`) {times} times; it can be read once")]
     StdinTwice {
-        /// How often.
+        /// Number of times.
         times: usize,
     },
     /// Something of a conversation where there is no conversation.
@@ -191,23 +191,23 @@ pub enum CliError {
     NoPlaceInPrompt {
         /// The daemon's model.
         model: String,
-        /// What was given.
+        /// Value given.
         option: &'static str,
     },
     /// A file of tools that is none.
     #[error("{}: wanted a JSON array of tools, each an object: {source}", .path.display())]
     NotTools {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was found.
+        /// Value found.
         source: serde_json::Error,
     },
     /// A file of a JSON Schema that is no JSON.
     #[error("{}: wanted a JSON Schema: {source}", .path.display())]
     NotSchema {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was found.
+        /// Value found.
         source: serde_json::Error,
     },
     /// `hob chat` with a model that cannot chat.
@@ -219,7 +219,7 @@ pub enum CliError {
     /// stdin is not what `detokenize` takes.
     #[error("wanted a JSON array of token ids on stdin: {source}")]
     NotTokenIds {
-        /// What is wrong.
+        /// Fault found.
         source: serde_json::Error,
     },
     /// A text too short to score.
@@ -232,7 +232,7 @@ pub enum CliError {
         tokens: usize,
         /// Tokens of a chunk.
         context: usize,
-        /// The least.
+        /// Smallest allowed value.
         wanted: usize,
     },
     /// Nothing to measure.
@@ -243,7 +243,7 @@ pub enum CliError {
     Spills {
         /// That many.
         spilling: usize,
-        /// Of so many.
+        /// Total.
         pipelines: usize,
     },
     /// Other programs would disturb a measurement.
@@ -252,7 +252,7 @@ pub enum CliError {
          until the machine is quiet, or use --force"
     )]
     MachineBusy {
-        /// Of all processors' time.
+        /// Busy time of all processors.
         percent: f64,
     },
 
@@ -265,7 +265,7 @@ pub enum CliError {
     /// Nobody said yes.
     #[error("{name} is kept: nobody can be asked here; --yes removes it without asking")]
     NotConfirmed {
-        /// The model.
+        /// Name of the model.
         name: String,
     },
     /// A folder that is not a model.
@@ -276,15 +276,15 @@ pub enum CliError {
         "hobd has {name} loaded, so it is kept; `hob models unload {name}` takes it off the device"
     )]
     ModelLoaded {
-        /// The model.
+        /// Name of the model.
         name: String,
     },
     /// A vocabulary cannot be used, or cannot express the input.
     #[error("{}: {source}", .path.display())]
     Vocabulary {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: Box<TokenizerError>,
     },
     /// Text or tokens that the vocabulary cannot express.
@@ -315,15 +315,15 @@ pub enum CliError {
     /// The daemon's program does not start.
     #[error("cannot start {}: {source}", .program.display())]
     Spawn {
-        /// The program.
+        /// Compiled program.
         program: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// The daemon ended before it answered.
     #[error("hobd ended ({status}) before it was ready; the end of {}:\n{tail}", .log.display())]
     DaemonEnded {
-        /// How.
+        /// Manner.
         status: std::process::ExitStatus,
         /// Its log.
         log: PathBuf,
@@ -409,7 +409,7 @@ impl CliError {
         }
     }
 
-    /// Whether the reader of stdout went away, as `head` does: no fault of anyone's.
+    /// True if the reader of stdout went away, as `head` does: no fault of anyone's.
     #[must_use]
     pub fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Stdout { source } if source.kind() == io::ErrorKind::BrokenPipe)

@@ -52,7 +52,7 @@ pub trait LocalModel {
     ) -> Result<Vec<Vec<f32>>, LocalError>;
 }
 
-/// What to open, and on what.
+/// Model to open, and the device.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// GGUF file.
@@ -63,7 +63,7 @@ pub struct LocalOptions {
     pub kv_dtype: KvDtype,
     /// Tokens the context must hold.
     pub context_tokens: u32,
-    /// What kernels may be chosen by.
+    /// Numerics setting.
     pub numerics: Numerics,
 }
 
@@ -104,12 +104,12 @@ impl From<OpenError> for LocalError {
 }
 
 impl LocalError {
-    /// Whether the model file is at fault, where the device is not.
+    /// True if the model file is at fault, where the device is not.
     pub(crate) fn is_model(&self) -> bool {
         matches!(self, Self::Open(_) | Self::NoGeneration { .. })
     }
 
-    /// What failed of the device.
+    /// Failure of the device.
     pub(crate) fn device(&self) -> Option<&DeviceError> {
         match self {
             Self::Device(error) => Some(error),
@@ -185,7 +185,7 @@ pub(super) fn open_model(
     })
 }
 
-/// Has `open` load a model, with a bar on the terminal.
+/// Loads a model by `open`, with a progress bar on the terminal.
 pub(super) fn load(
     options: &LocalOptions,
     sessions: usize,
@@ -225,7 +225,7 @@ struct RunnerModel {
 }
 
 impl RunnerModel {
-    /// How many of the remaining tokens fit a step that keeps to the batch's limits.
+    /// Number of remaining tokens that fit a step within the batch's limits.
     fn step_tokens(&self, want_logits: &[bool]) -> usize {
         let limits = self.opened.runner.model().limits();
         let mut rows = 0;

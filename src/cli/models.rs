@@ -33,7 +33,7 @@ pub(super) struct Listed<'a> {
     /// Seconds since 1970.
     added: u64,
     sha256: Vec<&'a str>,
-    /// Where the daemon has it; `None` where no daemon answers, or it has no such model.
+    /// Its place in the daemon; `None` if no daemon answers or it has no such model.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<ModelState>,
 }
@@ -171,7 +171,7 @@ fn shown(state: Option<ModelState>) -> &'static str {
     }
 }
 
-/// What this build can run.
+/// Architectures and types this build can run.
 #[derive(Serialize)]
 struct Supported {
     architectures: Vec<Architecture>,

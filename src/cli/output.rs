@@ -13,7 +13,7 @@ use super::CliError;
 
 /// Names and headings.
 pub(crate) const BOLD: Style = Style::new().bold();
-/// What may be overlooked.
+/// Acceptable differences.
 pub(crate) const DIM: Style = Style::new().dimmed();
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
@@ -35,7 +35,7 @@ impl Output {
         Self { stdout, terminal, colours: terminal && colours_wanted(), ends_line: true }
     }
 
-    /// Whether what was written so far ends with a newline, or nothing was.
+    /// True if what was written so far ends with a newline, or nothing was.
     pub(crate) fn ends_line(&self) -> bool {
         self.ends_line
     }
@@ -101,7 +101,7 @@ fn to_stderr(style: Style, label: &str, message: &dyn Display) {
     };
 }
 
-/// Whether the user's environment allows colours (<https://no-color.org>).
+/// True if the user's environment allows colours (<https://no-color.org>).
 pub(crate) fn colours_wanted() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -172,7 +172,7 @@ pub(crate) fn load_bar() -> ProgressBar {
         .with_style(ProgressStyle::with_template(style).expect("the template is a constant"))
 }
 
-/// What turns while something is waited for; on standard error, and only on a terminal.
+/// Spinner shown while waiting; on standard error, and only on a terminal.
 pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

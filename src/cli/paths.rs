@@ -45,7 +45,7 @@ pub(crate) fn model(model: &Path) -> Result<PathBuf, CliError> {
     }
 }
 
-/// Whether the store has a model of this name.
+/// True if the store has a model of this name.
 pub(crate) fn is_name_of_store(model: &Path) -> bool {
     let found = store().ok().zip(model.to_str()).map(|(store, name)| store.find(name));
     matches!(found, Some(Ok(Some(_))))
@@ -116,7 +116,7 @@ fn read_up_to(input: impl Read, bytes_max: usize) -> Result<Vec<u8>, CliError> {
     if bytes.len() > bytes_max { Err(CliError::StdinTooLong { bytes_max }) } else { Ok(bytes) }
 }
 
-/// Whether nothing comes of an input, not even its end, for so long.
+/// True if nothing comes of an input, not even its end, for so long.
 fn is_silent(input: impl AsFd, patience: Duration) -> bool {
     let mut input = [PollFd::new(&input, PollFlags::IN)];
     let patience = Timespec::try_from(patience).ok();

@@ -53,12 +53,12 @@ pub(crate) fn run(options: &QuantizeOptions) -> Result<u8, CliError> {
     Ok(exit::DONE)
 }
 
-/// What becomes of a tensor.
+/// Treatment of a tensor.
 struct Plan<'a> {
     tensor: &'a TensorInfo,
     /// The type to quantise to; None where the bytes stay as they are.
     to: Option<DType>,
-    /// Whether `to` is not what was asked for, because of the rows' length.
+    /// True if `to` is not what was asked for, because of the rows' length.
     falls_back: bool,
 }
 
@@ -241,7 +241,7 @@ fn quantize_rows(from: DType, to: DType, row_len: usize, source: &[u8]) -> (Vec<
     (blocks, loss)
 }
 
-/// What a round trip costs.
+/// Cost of a round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct Loss {
     weights: u64,

@@ -14,7 +14,7 @@ use crate::protocol::{
     FinishReason, GenerateParams, GrammarParams, Message, ModelFacts, SessionRef, TemplateJson,
 };
 
-/// Where stdin goes in the prompt.
+/// Place of stdin within the prompt.
 const STDIN: &str = "-";
 
 pub(crate) fn run(global: &GlobalOptions, options: &RunOptions) -> Result<u8, CliError> {

@@ -5,7 +5,7 @@ use super::output::{self, Output};
 
 const GAP: &str = "  ";
 
-/// How a column's cells are aligned.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Text.

@@ -52,7 +52,7 @@ pub(crate) fn detokenize(
     Ok(exit::DONE)
 }
 
-/// Who knows the tokens.
+/// Source of the vocabulary.
 enum Vocabulary {
     File(Box<Tokenizer>),
     Daemon(Client),
@@ -101,7 +101,7 @@ impl Vocabulary {
         }
     }
 
-    /// What one token stands for, quoted: text, or bytes where it is a piece of a character.
+    /// Quoted text of one token, or its bytes if it is part of a character.
     fn token_text(&mut self, token: u32) -> Result<String, CliError> {
         match self {
             Self::File(tokenizer) => {

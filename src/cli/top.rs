@@ -18,10 +18,10 @@ use super::output::{Output, bytes, count};
 use super::{CliError, daemon, exit, status};
 use crate::protocol::{Histogram, ModelCounts, NoParams, StatusResult, method};
 
-/// How often the daemon is asked.
+/// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long a key or a signal waits to be noticed.
+/// Latency until a key or a signal is noticed.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Seconds that the graph looks back: as wide as any terminal.

@@ -110,7 +110,7 @@ fn write(works: &[TunedWork], output: &mut Output) -> Result<(), CliError> {
     ))
 }
 
-/// What a choice is for: a matrix or heads, and tokens.
+/// Subject of a choice: a matrix or heads, and tokens.
 fn size_cells(size: &WorkSize) -> (String, String) {
     match size {
         WorkSize::Matmul { rows, row_len, tokens } => {

@@ -11,19 +11,19 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// The file is not TOML.
     #[error("{}:{line}: not TOML: {reason}", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         reason: String,
     },
     /// A key that hobd does not know.
@@ -33,11 +33,11 @@ pub enum ConfigError {
         nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean {name:?}?")),
     )]
     UnknownKey {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The key.
+        /// Key in question.
         key: String,
         /// The most similar key there is.
         nearest: Option<&'static str>,
@@ -45,13 +45,13 @@ pub enum ConfigError {
     /// A value of the wrong type, or out of its range.
     #[error("{}:{line}: {key}: wanted {wanted}, found {found}", path.display())]
     Value {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The key.
+        /// Key in question.
         key: &'static str,
-        /// What it should be.
+        /// Expected form.
         wanted: &'static str,
         /// What it is.
         found: String,
@@ -66,7 +66,7 @@ pub enum ConfigError {
         folder.join("default.gguf").display(),
     )]
     NoModel {
-        /// Where one was looked for.
+        /// Places searched.
         folder: PathBuf,
         /// Models that are there, and none of them the default.
         known: Vec<String>,
@@ -76,9 +76,9 @@ pub enum ConfigError {
     /// A setting of the command line that is out of its range.
     #[error("{key}: wanted {wanted}, found {found}")]
     Setting {
-        /// The key.
+        /// Key in question.
         key: &'static str,
-        /// What it should be.
+        /// Expected form.
         wanted: &'static str,
         /// What it is.
         found: String,
@@ -86,7 +86,7 @@ pub enum ConfigError {
     /// Neither `HOME` nor the XDG variable that a default place needs is set.
     #[error("cannot tell where {what} is: neither {variable} nor HOME is an absolute path")]
     NoHome {
-        /// What was looked for.
+        /// Name that was looked up.
         what: &'static str,
         /// The variable that would say so.
         variable: &'static str,

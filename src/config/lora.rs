@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Lora {
-    /// What requests call it.
+    /// Name used in requests.
     pub name: String,
     /// Its GGUF file.
     pub path: PathBuf,
 }
 
 impl Lora {
-    /// What a name should be.
+    /// Expected form of a name.
     pub const NAME_WANTED: &str = "a name of 1 to 64 bytes, without spaces";
 
-    /// Whether an adapter can be called this.
+    /// True if an adapter can be called this.
     #[must_use]
     pub fn is_name(name: &str) -> bool {
         let letters = !name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '=');

@@ -81,7 +81,7 @@ pub enum Quantize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SelfCheck {
-    /// Where the device, its driver or the build is new.
+    /// Check if the device, its driver or the build is new.
     #[default]
     Auto,
     /// At every start.
@@ -101,7 +101,7 @@ pub enum Tune {
     Never,
 }
 
-/// What kernels may be chosen by.
+/// Numerics setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Numerics {
@@ -113,7 +113,7 @@ pub enum Numerics {
     Fastest,
 }
 
-/// How much the log tells.
+/// Log level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
@@ -190,7 +190,7 @@ pub enum Who {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserLimits {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions_max: Option<u32>,
     /// KV cache, in MiB.
     pub kv_mib_max: Option<u32>,
@@ -217,11 +217,11 @@ pub struct Config {
     pub lora: Vec<Lora>,
     /// Chat template by name or by the path of its file; empty: the model's own.
     pub chat_template: String,
-    /// Whether a pre-tokenizer that is not known is taken as the default one.
+    /// True if a pre-tokenizer that is not known is taken as the default one.
     pub tokenizer_fallback: bool,
     /// True if the texts of messages may spell special tokens; else they stay text.
     pub special_tokens_in_messages: bool,
-    /// How tokens are chosen where a request does not say, in place of what the model's file says.
+    /// Default sampling settings; they override the model file's.
     pub sampling: SamplingOverrides,
     /// The `[[model]]` tables, which a file may have instead of `model`.
     #[serde(skip)]
@@ -230,7 +230,7 @@ pub struct Config {
     pub models_loaded_max: u32,
     /// Device by index, name, part of a name, or UUID; empty: the best there is.
     pub device: String,
-    /// Whether to run under the Vulkan validation layer.
+    /// True if to run under the Vulkan validation layer.
     pub validation: bool,
     /// Number format of the KV cache.
     pub kv_dtype: KvDtype,
@@ -278,13 +278,13 @@ pub struct Config {
     pub idle_unload: IdleTime,
     /// Most prompt tokens in one step of the engine.
     pub prefill_tokens_max: u32,
-    /// What a step should take while somebody decodes, in milliseconds.
+    /// Target duration of a step while requests decode, in milliseconds.
     pub inter_token_ms: u32,
     /// Host memory for caches that leave the device's, in MiB; 0: none.
     pub host_cache_mib: u32,
     /// Folder of saved sessions; empty: [`Places::state_dir`].
     pub state_dir: PathBuf,
-    /// Whether sessions are kept in files when the daemon stops.
+    /// True if sessions are kept in files when the daemon stops.
     pub save_sessions: bool,
     /// Disk space for caches that leave the host's memory, in MiB; 0: none.
     pub disk_cache_mib: u32,
@@ -294,13 +294,13 @@ pub struct Config {
     pub self_check: SelfCheck,
     /// When kernels are tuned to the device.
     pub tune: Tune,
-    /// What kernels may be chosen by.
+    /// Numerics setting.
     pub numerics: Numerics,
-    /// How much the log tells.
+    /// Log level.
     pub log_level: LogLevel,
     /// Form of the log.
     pub log_format: LogFormat,
-    /// How long running requests have to end when the daemon is told to stop, in milliseconds.
+    /// Grace period of running requests when the daemon stops, in milliseconds.
     pub shutdown_timeout_ms: u32,
     /// How long sessions may be saved for when the daemon is told to stop, in milliseconds.
     pub save_timeout_ms: u32,

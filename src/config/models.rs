@@ -18,11 +18,11 @@ const MODELS_MAX: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelTable {
-    /// What it is called.
+    /// Name.
     pub name: String,
     /// A name of the store, or a GGUF file; empty: the store's model of this table's name.
     pub path: PathBuf,
-    /// What else it is called.
+    /// Aliases.
     pub aliases: Vec<String>,
     /// Loaded at the start, and unloaded only when that is asked for.
     pub pinned: bool,
@@ -34,7 +34,7 @@ pub struct ModelTable {
     pub kv_tokens: Option<u32>,
     /// As the setting of all.
     pub kv_dtype: Option<KvDtype>,
-    /// What it says goes before the setting of all.
+    /// Override of the daemon-wide setting.
     pub sampling: SamplingOverrides,
 }
 

@@ -17,7 +17,7 @@ const SOCKET_NAME: &str = "hob.sock";
 /// Socket of a system service.
 const SYSTEM_SOCKET: &str = "/run/hob/hob.sock";
 
-/// What the default places depend on. Relative paths count as not set, as XDG has it.
+/// Environment that default paths depend on. Relative paths count as unset, as XDG specifies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// User id.

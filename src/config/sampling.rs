@@ -56,7 +56,7 @@ macro_rules! settings {
         /// All of them, in the order of the documentation.
         pub const SAMPLING_SETTINGS: &[SamplingSetting] = &[$($id),*];
 
-        /// What a value of the configuration should be.
+        /// Expected form of a configuration value.
         pub(super) const SAMPLING_WANTED: &str =
             concat!("a table with any of", $(" ", $name, " (", $least, " to ", $most, ")"),*);
     };

@@ -15,7 +15,7 @@ const BATCH_REQUESTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 const BATCH_TOKENS: &[f64] =
     &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
-/// How often values fell between bounds.
+/// Histogram: counts of values between bounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     /// Upper bounds, ascending; one more range is open.
@@ -53,18 +53,18 @@ const TOKENS_STEP: f64 = 16384.0;
 /// Multiples of the tokens that its rates are of.
 const RATE_TOKENS_STEP: u64 = 1024;
 
-/// How generations ended.
+/// Counts of ended generations, by finish reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
     /// At a stop token or text.
     pub stop: u64,
     /// At their limit.
     pub length: u64,
-    /// Cancelled.
+    /// Generations cancelled.
     pub cancelled: u64,
     /// Out of time.
     pub deadline: u64,
-    /// Failed.
+    /// Generations that failed.
     pub error: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct Activity {
     pub batch_tokens: Histogram,
     /// Caches that left the device's memory for others'.
     pub evictions: u64,
-    /// How generations ended.
+    /// Counts of ended generations, by finish reason.
     pub finished: Finished,
     prefilled: Rate,
     decoded: Rate,

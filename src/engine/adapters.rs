@@ -17,16 +17,16 @@ use crate::session::UsedAdapter;
 /// An adapter that an engine is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSource {
-    /// What requests call it.
+    /// Name used in requests.
     pub name: String,
-    /// Its file.
+    /// Path of its file.
     pub path: PathBuf,
 }
 
 /// An adapter as a request names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedAdapter {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Factor of what it adds.
     pub scale: f32,
@@ -36,12 +36,12 @@ pub struct NamedAdapter {
 #[derive(Debug)]
 pub struct OpenAdapter {
     name: String,
-    /// What tells it from another one that is given the same name later.
+    /// Digest of its file, which tells it from a later adapter of the same name.
     digest: String,
     file: AdapterFile,
 }
 
-/// What adapters are held against: a model's file and shape. Cheap to clone.
+/// Model file and hyperparameters that adapters are validated against. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AdapterBase(pub(super) Arc<GgufFile>, pub(super) Arc<HyperParams>);
 
@@ -81,7 +81,7 @@ impl PartialEq for AdapterNames {
 /// An adapter, as `lora.list` tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Bytes on the device, while its model is there.
     pub bytes: u64,
@@ -89,7 +89,7 @@ pub struct AdapterInfo {
     pub sessions: usize,
 }
 
-/// Why an adapter could not be loaded or unloaded.
+/// Reason an adapter could not be loaded or unloaded.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AdapterError {
     /// There is one of this name.
@@ -98,15 +98,15 @@ pub enum AdapterError {
     /// There is none of this name.
     #[error("no adapter {name:?}; the model has {}", super::types::list(known))]
     Unknown {
-        /// The name.
+        /// Name in question.
         name: String,
-        /// Those there are.
+        /// Known names.
         known: Vec<String>,
     },
     /// Sessions are computed with it.
     #[error("{sessions} sessions use the adapter {name:?}; close them first")]
     InUse {
-        /// Its name.
+        /// Name.
         name: String,
         /// How many.
         sessions: usize,
@@ -114,7 +114,7 @@ pub enum AdapterError {
     /// As many are loaded as may be.
     #[error("there are {ADAPTERS_MAX} adapters, the most there may be; unload one")]
     TooMany,
-    /// It cannot be put on the device.
+    /// Loading it onto the device failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -127,7 +127,7 @@ pub(super) struct KnownAdapter {
     bytes: u64,
 }
 
-/// Those of an engine, by their numbers in the model.
+/// Adapters of an engine, by their numbers in the model.
 pub(super) type Adapters = BTreeMap<usize, KnownAdapter>;
 
 fn open(

@@ -10,10 +10,10 @@ use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::scheduler::{Claim, Placement, Priority, place};
 
-/// Who has waited this long for memory, and is next, is let in before anybody else.
+/// A request that has waited this long for memory, and is next, is admitted before all others.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What came of letting a request in.
+/// Outcome of admitting a request.
 enum Entered {
     Yes,
     /// There is no room.
@@ -108,7 +108,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether no room will become free by itself.
+    /// True if no room will become free by itself.
     fn nobody_gives_room(&self) -> bool {
         self.running.is_empty() && self.embeddings.iter().all(|e| e.open.is_empty())
     }
@@ -163,8 +163,8 @@ impl Worker {
         Ok(Entered::Yes)
     }
 
-    /// How much the cache holds of what is known; at least one token is computed if anything is
-    /// wanted of it.
+    /// Length of the cached prefix to keep. At least one token is left to compute if any result is
+    /// requested.
     fn prefix_to_keep(&self, generation: &Generation) -> usize {
         let known = generation.history();
         let keep = self.sessions.get(generation.session).common_prefix(known);

@@ -21,14 +21,14 @@ use crate::session::SessionId;
 /// have the pool follow each time.
 const CALM_LOOKS: u32 = 5;
 
-/// It does not grow by less than this share of itself, but to its full size: each change costs
+/// Least growth, as a share of the pool (1/8), unless it reaches its full size: each change costs
 /// recordings and copies.
 const GROWTH_SHARE: usize = 8;
 
 /// No session: numbers begin at 1.
 const NOBODY: SessionId = SessionId(0);
 
-/// What the pool may take.
+/// Memory budget of the KV pool.
 #[derive(Debug)]
 pub(super) struct Budget {
     reserve: MemoryReserve,

@@ -23,21 +23,21 @@ use crate::scheduler::{Batch, TokenSpan};
 /// When kernels are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckWhen {
-    /// Where the device, its driver or this build is new.
+    /// Check if the device, its driver or this build is new.
     #[default]
     Auto,
     /// At every start.
     Always,
-    /// Never.
+    /// No check.
     Never,
 }
 
-/// How kernels are checked.
+/// Options of the kernel self-check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// Makes the executor that is right, for a device of so many lanes.
     pub reference: fn(u32) -> Box<dyn Executor>,
-    /// When.
+    /// Condition for running the check.
     pub when: CheckWhen,
     /// Folder for what was found; `None` keeps nothing.
     pub folder: Option<PathBuf>,
@@ -46,13 +46,13 @@ pub struct CheckOptions {
 /// A kernel that computes wrongly on the device; a safer one is in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFault {
-    /// Its name.
+    /// Name.
     pub kernel: String,
-    /// What it computed, and what it should have.
+    /// Computed and expected values.
     pub difference: String,
 }
 
-/// What is known of the kernels on one device.
+/// Findings about the kernels on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Findings {
     /// Pipelines that compute as the reference does.
@@ -67,8 +67,8 @@ const KIND: &str = "checks";
 /// apart. The first goes over a page, so that attention has a past to look at.
 const STEPS: [usize; 10] = [40, 1, 2, 3, 4, 5, 7, 9, 17, 128];
 
-/// Where in a long context a token is looked at as well: there its past is cut in splits, some of
-/// them full and the last one not. What no step wrote holds zeros, which count in a softmax.
+/// Position in a long context that is checked too: attention there uses several splits, the last
+/// one partial. Positions that no step wrote hold zeros, which count in a softmax.
 const DEEP: usize = 2 * attention::SPLIT_TOKENS as usize + 40;
 
 /// The check of one model on one device.
@@ -83,12 +83,12 @@ impl Check {
         Self { options, found: None }
     }
 
-    /// What computes wrongly.
+    /// Kernels found to miscompute.
     pub(super) fn faults(&self) -> &[KernelFault] {
         self.found.as_ref().map_or(&[], |(_, findings)| &findings.faults)
     }
 
-    /// Has an executor that was just opened avoid what is known to compute wrongly on it.
+    /// Makes a newly opened executor avoid the kernels known to miscompute on it.
     pub(super) fn prepare(&mut self, executor: &mut dyn Executor) {
         let key = Key::of(executor.capabilities());
         if self.found.as_ref().is_none_or(|(known, _)| *known != key) {
@@ -239,7 +239,7 @@ impl Runner {
         Ok(None)
     }
 
-    /// How much of the cache's buffers is in use where `pages` pages are.
+    /// Bytes in use of each cache buffer when `pages` pages are used.
     fn used_bytes(&self, pages: u64) -> HashMap<BufferHandle, u64> {
         let kv = self.kv();
         let bytes = kv.config().layout.page_bytes() * pages;

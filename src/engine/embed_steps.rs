@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// What the model made of a text is no number: a new device may cure that, once.
+    /// Handles non-finite results for a text: reopening the device may cure that, once.
     fn take_bad_rows(&mut self, at: usize) {
         if !self.embeddings[at].retried && self.can_rebuild_for_logits() {
             self.embeddings[at].retried = true;
@@ -150,7 +150,7 @@ impl Worker {
         Ok(step)
     }
 
-    /// Whether nobody whose prompt is being evaluated comes first.
+    /// True if nobody whose prompt is being evaluated comes first.
     fn is_turn_of(&self, claim: &Claim) -> bool {
         let prompts = self.running.iter().filter(|g| !self.work(g).decoding);
         let rank = self.fair.rank(claim);
@@ -285,7 +285,7 @@ impl Worker {
         own.flat_map(|e| &e.open).map(|text| self.held_bytes(self.sessions.get(text.session))).sum()
     }
 
-    /// Whether a session holds a text that is being embedded.
+    /// True if a session holds a text that is being embedded.
     pub(super) fn is_embedding(&self, id: SessionId) -> bool {
         self.embeddings.iter().flat_map(|e| &e.open).any(|text| text.session == id)
     }

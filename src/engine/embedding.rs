@@ -12,13 +12,13 @@ use crate::session::SessionId;
 /// A checked request for embeddings: its texts are already tokens.
 #[derive(Clone, Debug)]
 pub struct EmbedRequest {
-    /// Caller.
+    /// User that made the request.
     pub owner: Owner,
     /// The texts, none of them empty.
     pub texts: Vec<Vec<u32>>,
-    /// How a text's rows become one; `None` takes the model's own way.
+    /// Pooling of the text's rows; `None` uses the model's own.
     pub pooling: Option<Pooling>,
-    /// How urgent it is.
+    /// Priority.
     pub priority: Priority,
     /// When it ends without a result; looked at between steps.
     pub deadline: Option<Instant>,
@@ -31,24 +31,24 @@ pub struct EmbedRequest {
 pub struct EmbedResult {
     /// A vector for each text, as the pooling made it.
     pub vectors: Vec<Vec<f32>>,
-    /// How a text's rows became one.
+    /// Pooling that was used.
     pub pooling: Pooling,
     /// From arrival to the first step that it was part of.
     pub queue_ms: f64,
     /// From then to its end.
     pub compute_ms: f64,
-    /// Of that, in steps of the device that it was part of.
+    /// Part of that spent in device steps that included it, in ms.
     pub device_ms: f64,
-    /// These steps.
+    /// Number of those steps.
     pub steps: u64,
 }
 
-/// Where the answer goes; a closed receiver cancels.
+/// Channel for the result; closing the receiver cancels the request.
 pub(super) type EmbedReply = oneshot::Sender<Result<EmbedResult, AdmitError>>;
 
 /// A text that is being evaluated.
 pub(super) struct OpenText {
-    /// It holds the text's pages.
+    /// Session that holds the text's pages.
     pub session: SessionId,
     pub pool: Pool,
 }
@@ -63,7 +63,7 @@ pub(super) struct Embedding {
     pub vectors: Vec<Vec<f32>>,
     /// The texts behind those that have a vector.
     pub open: Vec<OpenText>,
-    /// What the model made of it was no number once, and the device was opened again for that.
+    /// True if its results were non-finite once and the device was reopened for that.
     pub retried: bool,
     reply: EmbedReply,
     arrived: Instant,
@@ -94,7 +94,7 @@ impl Embedding {
         }
     }
 
-    /// Who asks, for the scheduler: all that a user embeds counts as one session.
+    /// Claim for the scheduler; all embeddings of a user count as one session.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             request: self.number,
@@ -104,8 +104,7 @@ impl Embedding {
         }
     }
 
-    /// Why the request is not to go on, if so: its caller has given up or gone away, or its time
-    /// is over.
+    /// Reason to end the request, if any: cancelled, caller gone, or deadline passed.
     pub(super) fn given_up(&self, now: Instant) -> Option<AdmitError> {
         if self.request.cancel.is_raised() || self.reply.is_closed() {
             return Some(AdmitError::Cancelled);
@@ -114,12 +113,12 @@ impl Embedding {
         over.then_some(AdmitError::Deadline)
     }
 
-    /// Whether it was part of a step already.
+    /// True if it was part of a step already.
     pub(super) fn has_started(&self) -> bool {
         self.started.is_some()
     }
 
-    /// Whether every text has its vector.
+    /// True if every text has its vector.
     pub(super) fn is_done(&self) -> bool {
         self.vectors.len() == self.request.texts.len()
     }

@@ -13,14 +13,14 @@ use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::session::{Parked, Saved, SessionFileError, SessionId};
 
-/// What the threads for files tell.
+/// Event from the file threads.
 #[derive(Debug)]
 enum Told {
-    /// What is in the file that a cache was parked in.
+    /// Contents of a swapped-out cache's file.
     Parked(Result<Saved, SessionFileError>),
-    /// What is in the file that a session was saved in, and who wants to have it back.
+    /// Contents of a saved session's file, and the channel that requested it.
     Saved(Result<Saved, SessionFileError>, oneshot::Sender<Answer>),
-    /// That a cache could not be parked there.
+    /// Failure to write a swapped-out cache to this path.
     NotWritten(PathBuf),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Fetches {
     parked: BTreeSet<SessionId>,
     /// Sessions that are being restored.
     restored: BTreeSet<SessionId>,
-    /// What is to be done once a parked cache is there.
+    /// Calls to serve once a swapped-out cache has been read.
     calls: Vec<SessionCall>,
 }
 
@@ -51,17 +51,17 @@ impl Default for Fetches {
 }
 
 impl Fetches {
-    /// Whether any file is.
+    /// True if any file is.
     pub(super) fn any(&self) -> bool {
         !self.parked.is_empty() || !self.restored.is_empty()
     }
 
-    /// Whether the file is that holds a session's parked cache.
+    /// True if the file is that holds a session's parked cache.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.parked.contains(&id)
     }
 
-    /// Whether a session is being restored.
+    /// True if a session is being restored.
     pub(super) fn restores(&self, id: SessionId) -> bool {
         self.restored.contains(&id)
     }
@@ -71,7 +71,7 @@ impl Fetches {
         self.calls.push(call);
     }
 
-    /// What says that a cache could not be parked.
+    /// Callback that reports a failed write of a swapped-out cache.
     pub(super) fn not_written(
         &self,
         id: SessionId,
@@ -84,8 +84,8 @@ impl Fetches {
 }
 
 impl Worker {
-    /// Has the file read that holds a session's parked cache, if one does; whether it is to be
-    /// waited for.
+    /// Starts reading the file with a session's swapped-out cache, if there is one; returns true if
+    /// it must be waited for.
     pub(super) fn fetch_parked(&mut self, id: SessionId) -> bool {
         let Some(Parked::Disk(file)) = &self.sessions.get(id).parked else { return false };
         let Some(files) = &self.files else { return false };

@@ -96,8 +96,7 @@ impl Worker {
         self.runner.choose(&mut flying.flight, &masks)
     }
 
-    /// How the device is to choose the tokens of a step; `None` where the host does. Both choose
-    /// the same.
+    /// Sampling requests for the device; `None` if the host samples. Both choose the same tokens.
     fn wanted_of(&self, step: &Step) -> Option<Vec<Wanted>> {
         if !sample::is_sound(self.runner.model().capabilities()) {
             return None;

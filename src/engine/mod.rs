@@ -80,17 +80,17 @@ use crate::tokenizer::Tokenizer;
 pub enum EngineCommand {
     /// Creates a session. It is closed if the answer reaches nobody.
     CreateSession {
-        /// Caller.
+        /// User that made the request.
         owner: Owner,
         /// Description of the session.
         options: SessionOptions,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<NewSession, AdmitError>>,
     },
     /// Creates a session that begins with the tokens of another and shares their cache. It is
     /// closed if the answer reaches nobody.
     ForkSession {
-        /// Caller.
+        /// User that made the request.
         owner: Owner,
         /// Session to begin as.
         session: SessionId,
@@ -98,25 +98,25 @@ pub enum EngineCommand {
         name: Option<String>,
         /// Number of tokens to begin with; all of them without it.
         at: Option<u32>,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<NewSession, AdmitError>>,
     },
     /// Does something with one of the owner's sessions.
     OnSession {
-        /// Caller.
+        /// User that made the request.
         owner: Owner,
         /// Session.
         session: SessionId,
         /// Action.
         action: SessionAction,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<SessionInfo, AdmitError>>,
     },
     /// Lists sessions.
     ListSessions {
         /// Owner of the sessions; without it, those of all users.
         owner: Option<Owner>,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Vec<SessionInfo>>,
     },
     /// Closes a session and cancels what runs on it.
@@ -125,51 +125,51 @@ pub enum EngineCommand {
         owner: Owner,
         /// Session.
         session: SessionId,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<(), AdmitError>>,
     },
     /// Generates. Events go to `events`, ending with `Done` or `Refused`; a closed receiver
     /// cancels.
     Generate {
-        /// The request.
+        /// Request to serve.
         request: Box<GenerateRequest>,
         /// Unbounded, because the engine must not wait; bounded in fact by `tokens_max`.
         events: mpsc::UnboundedSender<EngineEvent>,
     },
     /// Makes an embedding of each of some texts. A closed receiver cancels.
     Embed {
-        /// The request.
+        /// Request to serve.
         request: Box<EmbedRequest>,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<EmbedResult, AdmitError>>,
     },
     /// Asks what adapters are held against: to read one takes a while, and others do it.
     AdapterBase {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<AdapterBase>,
     },
     /// Puts an adapter beside the model.
     LoadAdapter {
-        /// It was read by this engine's [`AdapterBase`].
+        /// Adapter, read and validated with this engine's [`AdapterBase`].
         adapter: Box<OpenAdapter>,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<AdapterInfo, AdapterError>>,
     },
     /// Takes an adapter away that no session uses.
     UnloadAdapter {
-        /// Its name.
+        /// Name.
         name: String,
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<(), AdapterError>>,
     },
     /// Lists the adapters.
     ListAdapters {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Vec<AdapterInfo>>,
     },
     /// Reports the state.
     Status {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<EngineStatus>,
     },
 }
@@ -225,12 +225,12 @@ pub enum Control {
     },
     /// Reports the state, and thereby that the engine gets on.
     Status {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<EngineStatus>,
     },
     /// Lists the sessions of all users.
     ListSessions {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Vec<SessionInfo>>,
     },
     /// Takes the model off the device, unless requests run or wait.
@@ -240,7 +240,7 @@ pub enum Control {
     },
     /// Puts the model on the device again, where it is not.
     Load {
-        /// Answer.
+        /// Channel for the answer.
         reply: oneshot::Sender<Result<(), LoadFailure>>,
     },
     /// The machine is about to sleep: frees the device. Requests rest until [`Self::Wake`].
@@ -254,7 +254,7 @@ pub enum Control {
     Shutdown,
 }
 
-/// Where to reach a running engine; cheap to clone.
+/// Handle of a running engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     /// The way in, where each user has a share.
@@ -269,7 +269,7 @@ pub struct EngineHandle {
     pub model: Arc<ModelInfo>,
     /// Whether the engine gets on.
     pub heartbeat: Heartbeat,
-    /// Whether the model is on the device now; the engine says so itself.
+    /// True if the model is on the device now; the engine says so itself.
     pub on_device: Arc<AtomicBool>,
     /// What saves its sessions without it.
     pub saver: Saver,

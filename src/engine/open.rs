@@ -48,7 +48,7 @@ const KV_SHARE: u64 = 2;
 /// Bytes of logits of a step, which decide how many tokens may want them.
 const LOGIT_BYTES: usize = 8 << 20;
 
-/// How to open a model.
+/// Options for opening a model.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Context of a session; 0 takes the model's own up to 4096.
@@ -65,7 +65,7 @@ pub struct EngineOptions {
     pub requests_queued_max: usize,
     /// The model leaves the device when nobody has used it for so long; `None`: never.
     pub idle_unload: Option<Duration>,
-    /// What one user may take.
+    /// Quotas of each user.
     pub quotas: Quotas,
     /// Most prompt tokens of a step.
     pub prefill_tokens_max: usize,
@@ -75,31 +75,30 @@ pub struct EngineOptions {
     pub quantize: Option<DType>,
     /// Chat template by name or by the path of its file; empty takes the model's own.
     pub chat_template: String,
-    /// Whether an unknown pre-tokenizer is taken as the default one.
+    /// True if an unknown pre-tokenizer is taken as the default one.
     pub tokenizer_fallback: bool,
     /// True if the texts of messages may spell special tokens.
     pub special_tokens_in_messages: bool,
-    /// How tokens are chosen where a request does not say, in place of what the file says.
+    /// Default sampling settings; they override the model file's.
     pub sampling: SamplingOverrides,
     /// Numbers of sessions: engines of one daemon count on together.
     pub session_numbers: Arc<AtomicU64>,
     /// Held by the engine that looks at the device's memory: those of one daemon do so one after
     /// the other, so that a shortage that one has ended is not answered by all.
     pub memory_turn: Arc<Mutex<()>>,
-    /// How long to wait where a lost device does not open again: a driver that is just being reset
-    /// refuses for a moment.
+    /// Pause before reopening a lost device again: a driver refuses while it is being reset.
     pub reopen_pause: Duration,
-    /// What a step should take while somebody decodes: the time between two tokens.
+    /// Target time between two tokens while requests decode.
     pub inter_token: Duration,
     /// Bytes of the host's memory for caches that leave the device's.
     pub host_cache_bytes: u64,
-    /// Where sessions are saved and parked in files, if they are.
+    /// Folder for saved sessions and swapped-out caches, if files are used.
     pub state: Option<StateOptions>,
-    /// How kernels are checked before they are used; `None`: not at all.
+    /// Options of the kernel self-check; `None` disables it.
     pub check: Option<CheckOptions>,
-    /// How kernels are tuned; `None`: not at all.
+    /// Options of the autotuner; `None` disables it.
     pub tune: Option<TuneOptions>,
-    /// Whether pipelines of steps to come are built while nobody waits.
+    /// True if pipelines of steps to come are built while nobody waits.
     pub warm_up: bool,
 }
 
@@ -139,19 +138,19 @@ impl Default for EngineOptions {
 pub struct Opened {
     /// Weights and cache on the device.
     pub runner: Runner,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: Arc<Tokenizer>,
-    /// Its chat template, where the file has one.
+    /// Chat template, if the file has one.
     pub chat: Option<Arc<ChatTemplate>>,
     /// Facts about it.
     pub info: Arc<ModelInfo>,
-    /// Its LoRA adapters.
+    /// LoRA adapters loaded with the model.
     pub(super) adapters: Adapters,
-    /// What more of them are held against.
+    /// Base that further adapters are validated against.
     pub(super) adapter_base: AdapterBase,
-    /// What tells caches of this model, in this form, from all others.
+    /// Identifier of caches of this model in this form.
     pub made_by: String,
-    /// How to load it again; `None` where a lost device ends the engine.
+    /// Source for reloading the model; `None` if a lost device ends the engine.
     pub reopen: Option<Reopen>,
 }
 

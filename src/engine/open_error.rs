@@ -11,7 +11,7 @@ use crate::hf::HfError;
 use crate::model::ModelLoadError;
 use crate::tokenizer::TokenizerError;
 
-/// Why a model could not be opened.
+/// Reason a model could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The file is at fault.
@@ -20,38 +20,38 @@ pub enum OpenError {
     /// The folder is.
     #[error(transparent)]
     Folder(HfError),
-    /// Its tokenizer is.
+    /// The tokenizer is unusable.
     #[error("{path}: {error}")]
     Tokenizer {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong.
+        /// Fault found.
         error: TokenizerError,
     },
-    /// Its chat template is.
+    /// The chat template is unusable.
     #[error(
         "{path}: tokenizer.chat_template: {error}; another takes its place by --chat-template NAME or FILE"
     )]
     Chat {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong.
+        /// Fault found.
         error: ChatError,
     },
     /// The chat template of the options is.
     #[error("chat_template = {name:?}: {error}")]
     NamedChat {
-        /// Its name or path.
+        /// Name or path of the template.
         name: String,
-        /// What is wrong.
+        /// Fault found.
         error: ChatError,
     },
     /// The chat template's file cannot be read.
     #[error("chat_template: {path}: {error}")]
     ChatFile {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What the system says.
+        /// Error reported by the system.
         error: std::io::Error,
     },
     /// The file was written to while it was read.
@@ -69,7 +69,7 @@ pub enum OpenError {
         /// The file or folder.
         path: PathBuf,
     },
-    /// Its network, or the room for it.
+    /// The weights are unusable, or memory is insufficient.
     #[error(transparent)]
     Model(#[from] ModelLoadError),
     /// The device failed.

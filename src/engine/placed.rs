@@ -129,7 +129,7 @@ impl ModelSource {
     }
 }
 
-/// How a model is put on a device again.
+/// Means of loading a model onto a device again.
 pub struct Reopen {
     pub(super) open: OpenExecutor,
     pub(super) source: ModelSource,
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Reopen {
 /// that: recovery sees to it, and an engine whose model is unloaded asks first.
 pub(super) struct Placed {
     runner: Option<Runner>,
-    /// That of every cache it has.
+    /// Configuration of all its caches.
     kv_config: KvConfig,
     reopen: Option<Reopen>,
     /// Tokens of the steps that are warmed up on every device, and of those that are still to be
@@ -169,12 +169,12 @@ impl Placed {
         Self { runner: Some(runner), kv_config, reopen, warm, cold, on_device }
     }
 
-    /// Whether the model is on a device.
+    /// True if the model is on a device.
     pub(super) fn is_on_device(&self) -> bool {
         self.runner.is_some()
     }
 
-    /// Whether a lost device can be opened again.
+    /// True if a lost device can be opened again.
     pub(super) fn can_reopen(&self) -> bool {
         self.reopen.is_some()
     }
@@ -247,7 +247,7 @@ impl Placed {
         }
     }
 
-    /// Whether there is a step to warm up.
+    /// True if there is a step to warm up.
     pub(super) fn is_cold(&self) -> bool {
         self.runner.is_some() && !self.cold.is_empty()
     }
@@ -266,7 +266,7 @@ impl Placed {
         warmed
     }
 
-    /// How long to rest before the next step of the tuner, if there is one to come.
+    /// Time until the autotuner's next step, if there is one.
     pub(super) fn tuning_due_in(&self, idle: Duration) -> Option<Duration> {
         self.runner.as_ref()?;
         self.reopen.as_ref()?.source.tuner.as_ref()?.due_in(idle)

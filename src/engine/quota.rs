@@ -11,7 +11,7 @@ use crate::session::{Owner, Session, SessionId};
 /// Limits of one user; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions_max: Option<usize>,
     /// Bytes of cached keys and values.
     pub kv_bytes_max: Option<u64>,
@@ -44,9 +44,9 @@ impl Quota {
 /// Limits of all users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of those that are not named.
+    /// Quota of users not named below.
     pub default: Quota,
-    /// Of some, by uid.
+    /// Quotas of single users, by uid.
     pub of: BTreeMap<u32, Quota>,
     /// User of the daemon, who as root is limited by `default` and `of` alone: all others get at
     /// most half of a thing that these set no limit for. `None`: nobody is limited so.
@@ -145,7 +145,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the user's other running requests leave room for this one.
+    /// True if the user's other running requests leave room for this one.
     pub(super) fn is_within_quota(&self, generation: &Generation) -> bool {
         let owner = generation.request.owner;
         let quota = self.quotas.of(owner);
@@ -157,7 +157,7 @@ impl Worker {
         self.promised_bytes(owner) + self.kv_bytes(generation.tokens_wanted()) <= limit
     }
 
-    /// Whether one more request of the user may run beside those that generate and `beside` more.
+    /// True if one more request of the user may run beside those that generate and `beside` more.
     pub(super) fn may_run_beside(&self, owner: Owner, beside: usize) -> bool {
         let running = self.running.iter().filter(|other| other.request.owner == owner).count();
         let limit = self.quotas.of(owner).requests_running_max;

@@ -21,7 +21,7 @@ impl Wake for Unpark {
 /// What came of waiting for a command.
 #[derive(Debug)]
 pub(super) enum Waited {
-    /// A command.
+    /// A command arrived.
     Received(Received),
     /// None, and none can come.
     Closed,

@@ -18,10 +18,10 @@ use crate::model::ModelLoadError;
 /// The engine gives up at this many losses within [`LOSSES_WINDOW`].
 const LOSSES_MAX: usize = 3;
 
-/// How long a loss counts.
+/// Time window in which device losses are counted.
 const LOSSES_WINDOW: Duration = Duration::from_secs(600);
 
-/// Why the engine ended.
+/// Reason the engine ended.
 #[derive(Debug, Error)]
 pub enum EngineFailure {
     /// The device failed, and there is no way to open it again.
@@ -52,7 +52,7 @@ impl Losses {
         self.times.len() < LOSSES_MAX
     }
 
-    /// Whether bad logits are worth a rebuild: not where one was tried lately. A prompt that always
+    /// True if bad logits are worth a rebuild: not where one was tried lately. A prompt that always
     /// gives them must not take the device from everybody else again and again.
     pub(super) fn may_rebuild_for_logits(&self, now: Instant) -> bool {
         self.bad_logits.is_none_or(|time| now.duration_since(time) >= LOSSES_WINDOW)
@@ -111,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Whether a rebuild may cure logits that are not numbers.
+    /// True if a rebuild may cure logits that are not numbers.
     pub(super) fn can_rebuild_for_logits(&self) -> bool {
         self.runner.can_reopen() && self.losses.may_rebuild_for_logits(Instant::now())
     }

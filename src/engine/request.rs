@@ -28,7 +28,7 @@ pub(super) struct Generation {
     pub tokens_max: usize,
     /// Prompt tokens found in the cache, once it has run.
     pub cached: Option<usize>,
-    /// Its logits were no numbers once, and the device was opened again for that.
+    /// True if its logits were non-finite once and the device was reopened for that.
     pub retried: bool,
     /// The device could not choose its next token: the host does.
     pub on_host: bool,
@@ -116,8 +116,7 @@ impl Generation {
         &self.history
     }
 
-    /// Why the request is not to go on, if so: its caller has given up or gone away, or its time
-    /// is over.
+    /// Reason to end the request, if any: cancelled, caller gone, or deadline passed.
     pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
         if self.request.cancel.is_raised() || self.events.is_closed() {
             return Some(FinishReason::Cancelled);
@@ -126,7 +125,7 @@ impl Generation {
         over.then_some(FinishReason::Deadline)
     }
 
-    /// Who asks, for the scheduler.
+    /// Claim of this request for the scheduler.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             request: self.number,
@@ -141,7 +140,7 @@ impl Generation {
         self.arrived
     }
 
-    /// Whether it was part of a step already.
+    /// True if it was part of a step already.
     pub(super) fn has_started(&self) -> bool {
         self.started.is_some()
     }
@@ -175,8 +174,8 @@ impl Generation {
         Ok(())
     }
 
-    /// How the device is to choose the next token, or the one behind it where the next is not known
-    /// yet: that is in row `pending` of the step before. `None`: the host chooses.
+    /// Sampling request for the next token, or for the one after it if the next is still in row
+    /// `pending` of the step in flight. `None` if the host samples.
     pub(super) fn wanted(&self, pending: Option<u32>) -> Option<Wanted> {
         let GenerateRequest { logprobs, prompt_logprobs, sampling, .. } = &self.request;
         let needs_logits = logprobs.is_some() || prompt_logprobs.is_some();
@@ -193,7 +192,7 @@ impl Generation {
         })
     }
 
-    /// Whether some tokens must not come.
+    /// True if some tokens must not come.
     fn is_masked(&self) -> bool {
         let Constraints { forbidden, ignore_eos, .. } = &self.request.constraints;
         self.grammar.is_some() || *ignore_eos || !forbidden.is_empty()
@@ -231,7 +230,7 @@ impl Generation {
         }
     }
 
-    /// Whether the next token is the last that may be generated.
+    /// True if the next token is the last that may be generated.
     pub(super) fn is_last_token(&self) -> bool {
         self.generated.len() + 1 >= self.tokens_max
     }

@@ -14,7 +14,7 @@ use crate::gpu::DeviceError;
 use crate::model::ModelLoadError;
 
 impl Worker {
-    /// Whether the model is on the device, nobody waits for it, and it could come back.
+    /// True if the model is on the device, nobody waits for it, and it could come back.
     pub(super) fn can_unload(&self) -> bool {
         self.is_idle() && self.runner.is_on_device() && self.runner.can_reopen()
     }

@@ -13,7 +13,7 @@ use crate::kernels::PageLayout;
 use crate::scheduler::Priority;
 use crate::session::{CachePlace, Parked, SessionId};
 
-/// Who may be asked for room.
+/// Requester of memory: it decides which caches may be swapped out or preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// Somebody without a request: sessions at rest alone give way.
@@ -162,7 +162,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the host has room for `bytes` more, at the cost of caches parked before.
+    /// True if the host has room for `bytes` more, at the cost of caches parked before.
     pub(super) fn host_room(&mut self, bytes: u64) -> bool {
         if bytes > self.host_cache_bytes {
             return false;
@@ -243,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// Why a request cannot have what it needs.
+    /// Error for a request whose KV demand cannot be met.
     pub(super) fn kv_full(&self, wanted_tokens: usize) -> AdmitError {
         let free_tokens = self.runner.kv().tokens_free();
         let full = AdmitError::KvFull { wanted_tokens, free_tokens };

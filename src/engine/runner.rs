@@ -22,8 +22,8 @@ const PREPARED_MAX: usize = 48;
 /// first one may take many.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How far the number of parts may be from the one wanted before a recording is cut anew: that
-/// takes milliseconds, and a part more or less harms nothing.
+/// Tolerated difference from the ideal number of submissions before a recording is divided anew:
+/// dividing takes milliseconds, one submission more or less costs little.
 const PARTS_TOO_FEW: usize = 2;
 const PARTS_TOO_MANY: usize = 2;
 
@@ -34,7 +34,7 @@ pub type Mix = Vec<(usize, f32)>;
 struct Ready {
     shape: BatchShape,
     recording: Recording,
-    /// Of each command.
+    /// Cost of each command.
     costs: Vec<f64>,
     /// The recording in parts, each of which a device does in one go.
     parts: Vec<PreparedId>,
@@ -42,12 +42,12 @@ struct Ready {
     choice: Option<PreparedId>,
 }
 
-/// What is wanted of a batch.
+/// Results requested from a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Results<'a> {
-    /// Its rows of logits.
+    /// Rows of logits.
     Logits,
-    /// What the model makes of every token, and rows of logits.
+    /// Hidden states of every token, and rows of logits.
     Encoded,
     /// A token for each of its rows of logits.
     Tokens(&'a [Wanted]),
@@ -106,19 +106,19 @@ impl Runner {
         }
     }
 
-    /// The model.
+    /// Loaded model.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The executor.
+    /// Executor of the device.
     #[must_use]
     pub fn executor(&self) -> &dyn Executor {
         &*self.executor
     }
 
-    /// The cache.
+    /// KV cache.
     #[must_use]
     pub fn kv(&self) -> &KvCache {
         &self.kv
@@ -259,7 +259,7 @@ impl Runner {
         self.chosen[row]
     }
 
-    /// Has steps from now on make these choices: what was recorded is recorded anew.
+    /// Sets the autotuner's choices; recordings are made anew.
     pub(super) fn set_tuned(&mut self, tuned: BTreeMap<Work, Choice>) {
         self.model.set_tuned(tuned);
         self.forget_recordings();
@@ -290,7 +290,7 @@ impl Runner {
         }
     }
 
-    /// What the recording for a batch without adapters depends on.
+    /// Shape of a batch without adapters, the key of its recording.
     pub(super) fn shape_of(&self, batch: &Batch, encoded: bool) -> BatchShape {
         let one_token_each = batch.spans.iter().all(|span| span.tokens.len() == 1);
         assert!(batch.token_count() > 0, "a batch has tokens");

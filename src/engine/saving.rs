@@ -20,7 +20,7 @@ use crate::session::{
     SessionId, SpillFile, Traits, Writing,
 };
 
-/// Where sessions are kept in files, and how much of it.
+/// Folder of session files, and its size limit.
 #[derive(Clone, Debug)]
 pub struct StateOptions {
     /// The daemon's folder: that of all its engines.
@@ -36,7 +36,7 @@ pub struct StateOptions {
 pub(super) struct Files {
     folder: SessionFolder,
     disk_cache_bytes: u64,
-    /// What caches are computed by, and their form.
+    /// Identifier of the model and form of caches.
     made_by: String,
     threads: FileThreads,
     /// Sessions that outlive the daemon.
@@ -84,12 +84,12 @@ impl Files {
         self.ledger.forget(id);
     }
 
-    /// Where a session is saved.
+    /// Path of a saved session.
     pub(super) fn saved(&self, owner: Owner, id: SessionId) -> PathBuf {
         self.folder.saved(owner.uid, id.0)
     }
 
-    /// Has a file read once those are written that were handed over before, and says what is in it.
+    /// Reads a file after all writes queued before it, and reports its contents.
     pub(super) fn fetch(
         &self,
         path: PathBuf,
@@ -233,7 +233,7 @@ impl Worker {
         Ok(Saved { header: self.header(id, cache.len()), tokens, cache })
     }
 
-    /// What a session's file says about it.
+    /// Header of a session's file.
     fn header(&self, id: SessionId, cache_bytes: usize) -> Header {
         let session = self.sessions.get(id);
         Header {
@@ -343,7 +343,7 @@ impl Worker {
         threads.flush();
     }
 
-    /// Whether a cache of so many bytes may be moved into a file.
+    /// True if a cache of so many bytes may be moved into a file.
     pub(super) fn disk_room(&self, bytes: u64) -> bool {
         let limit = self.files.as_ref().map_or(0, |files| files.disk_cache_bytes);
         self.sessions.disk_bytes() + bytes <= limit

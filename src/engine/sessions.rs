@@ -12,13 +12,13 @@ use super::worker::Worker;
 use crate::gpu::DeviceError;
 use crate::session::{Owner, SessionId, Traits};
 
-/// What the owner of a session is told.
+/// Answer to the owner of a session.
 pub(super) type Answer = Result<SessionInfo, AdmitError>;
 
 /// A session that was to be made.
 pub(super) type Made = Result<NewSession, AdmitError>;
 
-/// What is to be done with a session.
+/// Call on a session.
 #[derive(Debug)]
 pub(super) struct SessionCall {
     pub owner: Owner,

@@ -11,9 +11,9 @@ use crate::gpu::DeviceError;
 /// From the announcement of a sleep to its end.
 #[derive(Debug)]
 pub(super) struct Asleep {
-    /// Whether the model was on the device.
+    /// True if the model was on the device.
     loaded: bool,
-    /// What came meanwhile and needs the device, in the order in which it came.
+    /// Commands that need the device, in order of arrival.
     postponed: Vec<(Owner, EngineCommand)>,
     /// Whoever waits for the model to be on the device.
     loads: Vec<oneshot::Sender<Result<(), LoadFailure>>>,

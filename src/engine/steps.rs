@@ -12,7 +12,7 @@ use crate::gpu::DeviceError;
 use crate::sampler::SamplingError;
 use crate::scheduler::{Batch, PrefillSlice, Share, StepLimits, TokenSpan, Work, plan};
 
-/// What a step with prompt tokens should take where nobody decodes: cancelling waits for it.
+/// Target duration of prefill steps while no request decodes; cancelling waits for at most one.
 const PREFILL_TARGET: Duration = Duration::from_millis(250);
 
 /// The slices of prompts, by whether somebody decodes in the same step.
@@ -35,7 +35,7 @@ impl Slices {
     }
 }
 
-/// What a span of the batch was for.
+/// Purpose of a span of the batch.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Number of the request.
@@ -44,7 +44,7 @@ pub(super) struct Entry {
     pub count: usize,
     /// Position of its first token.
     pub position: usize,
-    /// Its rows of logits.
+    /// Rows of logits.
     pub logits: Range<usize>,
 }
 

@@ -37,7 +37,7 @@ fn kind(numerics: Numerics) -> &'static str {
     }
 }
 
-/// How to tune.
+/// Options of the autotuner.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// Makes the executor that is right, for a device of so many lanes.
@@ -47,28 +47,28 @@ pub struct TuneOptions {
     pub numerics: Numerics,
     /// Folder for what was measured; `None` keeps nothing.
     pub folder: Option<PathBuf>,
-    /// Whether to measure what is not known yet, while nobody waits.
+    /// True if to measure what is not known yet, while nobody waits.
     pub measure: bool,
-    /// How long nobody must have waited before.
+    /// Idle time before tuning starts.
     pub quiet: Duration,
 }
 
-/// What was found out about a shape.
+/// Result of measuring a tile configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It computes what the default does.
+    /// Bit-equal to the default.
     Right,
-    /// It computes as the reference does, but not the bits of the default.
+    /// Within tolerance of the reference, but not bit-equal to the default.
     OtherBits,
-    /// It computes wrongly, and is never chosen.
+    /// Miscomputes; never chosen.
     Wrong(String),
 }
 
 /// A shape that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The shape.
+    /// Tile configuration measured.
     pub shape: AnyTileConfig,
     /// Shortest time, in nanoseconds; 0 where it was not worth measuring.
     pub nanoseconds: f64,
@@ -76,12 +76,12 @@ pub struct Measured {
     pub verdict: Verdict,
 }
 
-/// What was measured of one kind of work.
+/// Measurements of one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunedWork {
     /// Name of the kernel.
     pub kernel: String,
-    /// What it is for.
+    /// Kind and size of the work.
     #[serde(flatten)]
     pub size: WorkSize,
     /// The chosen one of `shapes`.
@@ -90,11 +90,11 @@ pub struct TunedWork {
     pub shapes: Vec<Measured>,
 }
 
-/// What a choice is for.
+/// Kind and size of work that a choice applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WorkSize {
-    /// Matmuls.
+    /// Matrix multiplication.
     Matmul {
         /// Rows of the matrix, with padding.
         rows: u64,
@@ -103,17 +103,17 @@ pub enum WorkSize {
         /// Tokens, or routes of an expert, up to which this holds.
         tokens: u64,
     },
-    /// Attention.
+    /// Attention over cached positions.
     Attention {
         /// Dimensions of a head.
         head_dim: u32,
         /// Query heads of a kv head.
         group: u32,
-        /// What keys and values are kept as.
+        /// Storage format of keys and values.
         cache: String,
-        /// Whether every session has one token; else there are prompts.
+        /// True if every session has one token; else there are prompts.
         one_token_each: bool,
-        /// Whether they are long enough for matrix units, and narrower numbers are wanted.
+        /// True if they are long enough for matrix units, and narrower numbers are wanted.
         #[serde(default)]
         narrow: bool,
     },
@@ -143,7 +143,7 @@ impl TunedWork {
     }
 }
 
-/// What was measured on a device so far.
+/// Measurements stored for a device.
 #[must_use]
 pub fn tuned_on(caps: &Capabilities, folder: &Path, numerics: Numerics) -> Vec<TunedWork> {
     let mut found: Vec<TunedWork> =
@@ -179,7 +179,7 @@ fn choose(shapes: &[Measured], numerics: Numerics) -> usize {
     fastest.map_or(0, |(index, _)| index)
 }
 
-/// How far it is.
+/// Progress of the autotuner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TuneProgress {
     /// Works that are measured.
@@ -211,8 +211,7 @@ impl Tuner {
         Self { options, key: None, done: Vec::new(), waiting: None, job: None }
     }
 
-    /// How long the engine may rest before the next step, where there is one and nobody has waited
-    /// for so long.
+    /// Time until the next step, if there is one, given the idle time so far.
     #[must_use]
     pub fn due_in(&self, idle: Duration) -> Option<Duration> {
         let complete = self.job.is_none() && self.waiting.as_ref().is_some_and(VecDeque::is_empty);
@@ -220,13 +219,13 @@ impl Tuner {
         wanted.then(|| self.options.quiet.saturating_sub(idle))
     }
 
-    /// What was measured.
+    /// Finished measurements.
     #[must_use]
     pub fn done(&self) -> &[TunedWork] {
         &self.done
     }
 
-    /// Has a runner whose model was just loaded make the choices that are known.
+    /// Applies known choices to a runner whose model was just loaded.
     pub fn prepare(&mut self, runner: &mut Runner) {
         let caps = runner.executor().capabilities();
         let key = Key::of(caps);

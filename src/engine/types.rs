@@ -21,7 +21,7 @@ pub use crate::session::{CachePlace, Owner, SessionId, UsedAdapter};
 /// A checked generation request: its prompt is already tokens.
 #[derive(Clone, Debug)]
 pub struct GenerateRequest {
-    /// Caller.
+    /// User that made the request.
     pub owner: Owner,
     /// Session to continue; without one, a session for this call alone.
     pub session: Option<SessionId>,
@@ -29,7 +29,7 @@ pub struct GenerateRequest {
     pub tokens: Vec<u32>,
     /// Most tokens to generate; 0 only evaluates the prompt.
     pub tokens_max: u32,
-    /// Sampling.
+    /// Sampling settings.
     pub sampling: SamplingParams,
     /// Texts that end the generation; they are not part of the result.
     pub stop: Vec<String>,
@@ -43,7 +43,7 @@ pub struct GenerateRequest {
     pub report_start: bool,
     /// LoRA adapters, where it has no session: those of a session are its own.
     pub adapters: Vec<NamedAdapter>,
-    /// How urgent it is; without it, as its session.
+    /// Priority; defaults to the session's.
     pub priority: Option<Priority>,
     /// When it ends whatever it has; looked at between steps.
     pub deadline: Option<Instant>,
@@ -86,7 +86,7 @@ impl CancelFlag {
     }
 }
 
-/// Why a generation ended.
+/// Reason a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token of the model or a stop text.
@@ -95,13 +95,13 @@ pub enum FinishReason {
     Length,
     /// Cancelled by its caller.
     Cancelled,
-    /// Its time was over.
+    /// Deadline reached.
     Deadline,
     /// The engine failed; the result holds what was generated before.
     Error,
 }
 
-/// Where a request's time went.
+/// Timings of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
     /// From arrival to the first step it was part of.
@@ -110,9 +110,9 @@ pub struct Timings {
     pub prefill_ms: f64,
     /// From then to its last.
     pub decode_ms: f64,
-    /// Of the time since the first step, in steps of the device.
+    /// Time spent in device steps since the first step, in ms.
     pub device_ms: f64,
-    /// Of the time since the first token, choosing tokens.
+    /// Time spent sampling since the first token, in ms.
     pub sampling_ms: f64,
     /// Steps it was part of.
     pub steps: u64,
@@ -127,7 +127,7 @@ pub struct GenerateResult {
     pub text: String,
     /// Generated tokens, without the stop token.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Reason it ended.
     pub finish_reason: FinishReason,
     /// The stop text that ended it, where one did.
     pub stop_text: Option<String>,
@@ -135,17 +135,17 @@ pub struct GenerateResult {
     pub error: Option<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of these, found in the cache.
+    /// Prompt tokens found in the cache.
     pub cached_tokens: u32,
     /// Per generated token, where asked for.
     pub logprobs: Option<Vec<TokenLogprob>>,
     /// Per prompt token but the first, where asked for.
     pub prompt_logprobs: Option<Vec<TokenLogprob>>,
-    /// Where the time went.
+    /// Timings.
     pub timings: Timings,
 }
 
-/// What a generation reports.
+/// Event of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineEvent {
     /// The request has its place and its memory. Where asked for, the first event.
@@ -155,11 +155,11 @@ pub enum EngineEvent {
     },
     /// One more token, with the text that became certain with it (may be empty inside a character).
     Token {
-        /// Whole UTF-8.
+        /// Text of the piece, whole UTF-8 characters.
         text: String,
-        /// The token.
+        /// Token id.
         token: u32,
-        /// Where asked for.
+        /// Log probability, if requested.
         logprob: Option<TokenLogprob>,
     },
     /// The end; nothing follows.
@@ -174,7 +174,7 @@ pub enum AdmitError {
     /// Too many requests wait.
     #[error("the queue is full: {waiting} requests wait, the limit is {limit}")]
     QueueFull {
-        /// Requests waiting.
+        /// Number of waiting requests.
         waiting: usize,
         /// Most that may.
         limit: usize,
@@ -202,15 +202,15 @@ pub enum AdmitError {
     /// Too many sessions.
     #[error("there are {limit} sessions, the most there may be; close one")]
     TooManySessions {
-        /// The limit.
+        /// Limit that was reached.
         limit: usize,
     },
     /// No room for the cache now.
     #[error("the KV cache is full: {wanted_tokens} tokens wanted, {free_tokens} free")]
     KvFull {
-        /// Tokens wanted.
+        /// Number of tokens requested.
         wanted_tokens: usize,
-        /// Tokens free.
+        /// Number of tokens free.
         free_tokens: usize,
     },
     /// Other programs have the device's memory.
@@ -219,7 +219,7 @@ pub enum AdmitError {
          programs use it, try again later"
     )]
     MemoryShort {
-        /// Tokens wanted.
+        /// Number of tokens requested.
         wanted_tokens: usize,
         /// Tokens that the pool has now.
         tokens_max: usize,
@@ -227,7 +227,7 @@ pub enum AdmitError {
     /// A position that a session does not have.
     #[error("token {wanted} of a session that has {tokens}")]
     NoSuchPosition {
-        /// The position.
+        /// Position requested.
         wanted: usize,
         /// Tokens of the session.
         tokens: usize,
@@ -247,13 +247,13 @@ pub enum AdmitError {
     /// The caller has as many sessions as one user may.
     #[error("you have {limit} sessions, the most that one user may have; close one")]
     UserSessions {
-        /// The limit.
+        /// Limit that was reached.
         limit: usize,
     },
     /// As many of the caller's requests wait as may.
     #[error("{waiting} requests of yours wait, the limit of one user is {limit}")]
     UserQueueFull {
-        /// Requests waiting.
+        /// Number of waiting requests.
         waiting: usize,
         /// Most that may.
         limit: usize,
@@ -263,13 +263,13 @@ pub enum AdmitError {
     UserKvFull {
         /// Bytes of the prompt and all that may be generated.
         wanted_bytes: u64,
-        /// The limit.
+        /// Limit that was reached.
         limit_bytes: u64,
     },
     /// A token that the vocabulary lacks.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
-        /// The token.
+        /// Token id.
         token: u32,
         /// Size of the vocabulary.
         vocab_size: u32,
@@ -286,9 +286,9 @@ pub enum AdmitError {
     /// No adapter of this name.
     #[error("no adapter {name:?}; the model has {}", list(known))]
     UnknownAdapter {
-        /// The name.
+        /// Name in question.
         name: String,
-        /// Those there are.
+        /// Known names.
         known: Vec<String>,
     },
     /// An adapter is named more than once.
@@ -318,25 +318,25 @@ pub(super) fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What its owner says about a new session.
+/// Settings of a new session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionOptions {
     /// Name, unique among the owner's.
     pub name: Option<String>,
     /// Context; `None` takes the model's default.
     pub context_tokens: Option<u32>,
-    /// Of requests on it that name no other.
+    /// Default priority of its requests.
     pub priority: Priority,
-    /// It is closed once it has been idle for this long.
+    /// Idle time after which it is closed.
     pub ttl: Option<Duration>,
     /// LoRA adapters that its texts are computed with.
     pub adapters: Vec<NamedAdapter>,
 }
 
-/// What can be done with a session.
+/// Action on a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Nothing.
+    /// No change; reports the session.
     Info,
     /// Keeps it in a file.
     Save,
@@ -344,16 +344,16 @@ pub enum SessionAction {
     Restore,
     /// Forgets what is behind the first tokens.
     Truncate {
-        /// How many stay.
+        /// Number of tokens to keep.
         tokens: u32,
     },
 }
 
-/// Why a model could not be put on the device.
+/// Reason a model could not be loaded onto the device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct LoadFailure {
-    /// What was wanted and found.
+    /// Message: wanted and found.
     pub message: String,
     /// The device lacks memory: it may help to unload another model.
     pub no_room: bool,
@@ -364,7 +364,7 @@ pub struct LoadFailure {
 /// One session, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Number.
+    /// Number of the session.
     pub id: SessionId,
     /// Owner.
     pub owner: Owner,
@@ -374,11 +374,11 @@ pub struct SessionInfo {
     pub context_tokens: u32,
     /// Tokens it has, from its prompts and what was generated.
     pub tokens: u32,
-    /// Of these, in its cache.
+    /// Tokens held in its cache.
     pub cached_tokens: u32,
-    /// Where its cache is.
+    /// Location of its cache.
     pub place: CachePlace,
-    /// Of requests on it that name no other.
+    /// Default priority of its requests.
     pub priority: Priority,
     /// Seconds of idleness after which it is closed.
     pub ttl_seconds: Option<u64>,
@@ -390,16 +390,16 @@ pub struct SessionInfo {
     pub idle_seconds: u64,
 }
 
-/// What one user has of the engine: counts, never a text.
+/// Usage of the engine by one user: counts, never text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserCounts {
-    /// The user.
+    /// Uid of the user.
     pub uid: u32,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: usize,
     /// Requests in the batch.
     pub running: usize,
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub queued: usize,
     /// Bytes of leased pages.
     pub kv_bytes: u64,
@@ -408,7 +408,7 @@ pub struct UserCounts {
 /// The engine's state, for `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineStatus {
-    /// Device's name.
+    /// Name of the device.
     pub device: String,
     /// Driver's name and version.
     pub driver: String,
@@ -418,11 +418,11 @@ pub struct EngineStatus {
     pub sessions: usize,
     /// Requests in the batch.
     pub running: usize,
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub queued: usize,
     /// Tokens the KV cache holds in all; fewer than configured while the device is short of memory.
     pub kv_tokens_max: u64,
-    /// Of these, leased.
+    /// KV capacity in use, in tokens.
     pub kv_tokens_used: u64,
     /// Requests that had to wait again since start, for others or for memory.
     pub preemptions: u64,
@@ -434,7 +434,7 @@ pub struct EngineStatus {
     pub device_bytes: u64,
     /// Bytes the device may give, as its driver has it now.
     pub device_budget_bytes: u64,
-    /// Of these, left to other programs.
+    /// Device memory left to other programs, in bytes.
     pub device_reserve_bytes: u64,
     /// Tokens prefilled since start.
     pub prefill_tokens: u64,
@@ -444,9 +444,9 @@ pub struct EngineStatus {
     pub decode_tokens: u64,
     /// Steps since start.
     pub steps: u64,
-    /// Whether the model is on the device: it leaves when nobody uses it.
+    /// True if the model is on the device: it leaves when nobody uses it.
     pub loaded: bool,
-    /// What each user has.
+    /// Usage of each user.
     pub users: Vec<UserCounts>,
     /// Kernels that compute wrongly here, with safer ones in their place.
     pub kernel_faults: Vec<KernelFault>,
@@ -467,7 +467,7 @@ pub struct ModelInfo {
     pub name: String,
     /// `general.architecture`.
     pub architecture: String,
-    /// Weights, counted.
+    /// Number of weights.
     pub parameters: u64,
     /// Bytes of the weights.
     pub weights_bytes: u64,
@@ -479,15 +479,15 @@ pub struct ModelInfo {
     pub context_tokens: u32,
     /// Size of the vocabulary.
     pub vocab_size: u32,
-    /// Whether the file has a chat template.
+    /// True if the file has a chat template.
     pub has_chat_template: bool,
     /// True if the texts of messages may spell special tokens.
     pub special_tokens_in_messages: bool,
-    /// Whether it generates text, not embeddings alone.
+    /// True if it generates text, not embeddings alone.
     pub generates: bool,
     /// Values of an embedding.
     pub embedding_length: u32,
-    /// How tokens are chosen where a request does not say.
+    /// Default sampling settings.
     pub sampling: SamplingParams,
     /// Names of its LoRA adapters.
     pub adapters: AdapterNames,

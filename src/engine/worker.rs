@@ -41,7 +41,7 @@ use crate::tokenizer::Tokenizer;
 /// not stop those that generate.
 const COMMANDS_A_STEP: usize = 256;
 
-/// How often is looked whether a file was read, where there is nothing else to do.
+/// Polling interval for file reads while idle.
 const FETCH_LOOK: Duration = Duration::from_millis(5);
 
 /// Everything the engine's thread owns.
@@ -63,7 +63,7 @@ pub(super) struct Worker {
     pub(super) waiting: VecDeque<Generation>,
     /// The step that is on the device, if any; see `flight.rs`.
     pub(super) flying: Option<Flying>,
-    /// Those for embeddings, in the order of arrival.
+    /// Embedding requests, in order of arrival.
     pub(super) embeddings: Vec<Embedding>,
     /// Requests so far.
     pub(super) arrived: u64,
@@ -81,7 +81,7 @@ pub(super) struct Worker {
     started: Instant,
     pub(super) heartbeat: Heartbeat,
     idle_unload: Option<Duration>,
-    /// Where the machine is about to sleep, or does.
+    /// State of a machine that is suspended or about to be.
     pub(super) asleep: Option<Asleep>,
     /// When a request last waited or ran.
     pub(super) last_busy: Instant,
@@ -225,7 +225,7 @@ impl Worker {
         self.embed()
     }
 
-    /// Whether nobody waits for it.
+    /// True if nobody waits for it.
     pub(super) fn is_idle(&self) -> bool {
         self.has_no_requests() && !self.fetches.any()
     }
@@ -234,7 +234,7 @@ impl Worker {
         self.running.is_empty() && self.waiting.is_empty() && self.embeddings.is_empty()
     }
 
-    /// Whether there is nothing to do until a file is read.
+    /// True if there is nothing to do until a file is read.
     fn only_waits_for_files(&self) -> bool {
         self.fetches.any() && self.running.is_empty() && self.embeddings.is_empty()
     }

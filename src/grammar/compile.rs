@@ -67,7 +67,7 @@ type Reply = Box<dyn FnOnce(Result<Arc<Grammar>, GrammarError>) + Send>;
 
 struct Job {
     source: GrammarSource,
-    /// Whether anybody still wants it.
+    /// True if anybody still wants it.
     is_wanted: Box<dyn Fn() -> bool + Send>,
     reply: Reply,
 }

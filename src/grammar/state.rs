@@ -52,7 +52,7 @@ impl GrammarState {
         Self { matcher, tokens, waiting }
     }
 
-    /// Whether the grammar holds already.
+    /// True if the grammar holds already.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.waiting.is_none()
@@ -122,14 +122,14 @@ impl GrammarState {
         self.matcher.consume_tokens(tokens).map_err(|error| stuck(&error))
     }
 
-    /// Whether the text is complete and nothing can follow.
+    /// True if the text is complete and nothing can follow.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let reason = self.matcher.stop_reason();
         self.waiting.is_none() && reason != StopReason::NotStopped && reason.is_ok()
     }
 
-    /// Whether the text may end here.
+    /// True if the text may end here.
     pub fn may_end(&mut self) -> bool {
         self.waiting.is_none() && (self.is_over() || self.matcher.is_accepting().unwrap_or(false))
     }

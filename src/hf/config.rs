@@ -96,7 +96,7 @@ pub(super) struct Config {
     pub(super) architecture: Architecture,
     pub(super) heads: u32,
     pub(super) kv_heads: u32,
-    /// Whether the head's matrix is that of the embeddings.
+    /// True if the head's matrix is that of the embeddings.
     pub(super) tied: bool,
     pub(super) biases: Biases,
     pub(super) metadata: Vec<(String, Value)>,

@@ -13,62 +13,62 @@ pub enum HfError {
     /// A file that is missing or cannot be read.
     #[error("{path}: {error}", path = .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error reported by the system.
         error: io::Error,
     },
     /// A file that is larger than any real one.
     #[error("{path}: {bytes} bytes; at most {limit} are taken", path = .path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The most.
+        /// Largest allowed value.
         limit: u64,
     },
     /// Not the JSON that it should be.
     #[error("{path}: {error}", path = .path.display())]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// Fault found, and its place.
         error: serde_json::Error,
     },
     /// A safetensors file that is not well formed.
     #[error("{path}: not a safetensors file: {detail}", path = .path.display())]
     Safetensors {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Fault found.
         detail: String,
     },
     /// A value that is missing, or that hob cannot do.
     #[error("{path}: {key}: wanted {wanted}, found {found}", path = .path.display())]
     Value {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The key.
+        /// Key in question.
         key: String,
-        /// What would be right.
+        /// Acceptable value.
         wanted: String,
-        /// What stands there.
+        /// Value found.
         found: String,
     },
     /// A tensor that is not known, or not as it should be.
     #[error("{path}: tensor {tensor}: wanted {wanted}, found {found}", path = .path.display())]
     Tensor {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// What would be right.
+        /// Acceptable value.
         wanted: String,
-        /// What stands there.
+        /// Value found.
         found: String,
     },
-    /// What the folder says does not make a model.
+    /// The folder's files do not form a model.
     #[error(transparent)]
     Model(#[from] GgufError),
 }

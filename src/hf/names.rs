@@ -2,7 +2,7 @@
 
 use super::config::{Architecture, Config};
 
-/// How a tensor's values differ from those of the GGUF file.
+/// Difference of a tensor's values from the GGUF file's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Not at all.
@@ -17,14 +17,14 @@ pub(super) enum Change {
     },
 }
 
-/// What becomes of a tensor.
+/// Treatment of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It has this name.
+    /// It has this name already.
     Named(String, Change),
-    /// It is not needed.
+    /// Not needed.
     Left,
-    /// It is not known.
+    /// Unknown.
     Unknown,
 }
 
@@ -55,7 +55,7 @@ const GEMMA_NORMS: [(&str, &str); 4] = [
     ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
 
-/// Where the tensor called `name` goes.
+/// Destination of the tensor called `name`.
 pub(super) fn place(config: &Config, name: &str) -> Place {
     let architecture = config.architecture;
     let unneeded = ["vision_tower.", "multi_modal_projector.", "model.vision_tower."];

@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) dtype: Result<DType, Box<str>>,
     /// Outermost first.
     pub(super) dims: Box<[u64]>,
-    /// Where its data begin, in bytes from the start of the file.
+    /// Offset of the data, in bytes from the start of the file.
     pub(super) offset: u64,
     /// Size of its data in bytes.
     pub(super) bytes: u64,
@@ -75,7 +75,7 @@ impl Safetensors {
         self.file.read_exact_at(out, at)
     }
 
-    /// Where the file is.
+    /// Path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

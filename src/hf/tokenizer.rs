@@ -342,7 +342,7 @@ fn scores(file: &File, vocab: &Vocab) -> Vec<f32> {
     vocab.tokens.iter().map(score).collect()
 }
 
-/// Whether some part of `json` is an object of this type, and holds `with`.
+/// True if some part of `json` is an object of this type, and holds `with`.
 fn has(json: &Json, kind: &str, with: &dyn Fn(&Json) -> bool) -> bool {
     match json {
         Json::Object(fields) => {

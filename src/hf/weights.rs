@@ -24,7 +24,7 @@ pub(super) struct Tensor {
 
 #[derive(Debug)]
 enum Values {
-    /// Of a file, by its index.
+    /// Tensor of a file, by index.
     File { file: usize, dtype: DType, offset: u64 },
     /// Made from the configuration.
     Made(Vec<f32>),

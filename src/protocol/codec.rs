@@ -13,7 +13,7 @@ use tokio_util::codec::Decoder;
 /// Most bytes of the headers before a frame.
 const HEADER_BYTES_MAX: usize = 4096;
 
-/// How frames are told apart on a connection.
+/// Framing of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// One JSON text a line.
@@ -39,7 +39,7 @@ pub enum FrameError {
     /// The peer announced or sent too much.
     #[error("frame too large: the limit is {limit} bytes, found {found}")]
     TooLarge {
-        /// The limit.
+        /// Limit that was reached.
         limit: usize,
         /// Bytes announced, or received without an end.
         found: u64,
@@ -47,9 +47,9 @@ pub enum FrameError {
     /// Headers that cannot be read.
     #[error("frame header: wanted {wanted}, found {found:?}")]
     BadHeader {
-        /// What was expected.
+        /// Expected value.
         wanted: &'static str,
-        /// What stands there, shortened.
+        /// Value found, shortened.
         found: String,
     },
     /// The connection ended inside a frame.
@@ -197,7 +197,7 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// Where the body begins: behind an empty line.
+/// Start of the body, after an empty line.
 fn header_end(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
     let window = &buffer[..buffer.len().min(HEADER_BYTES_MAX)];
     let crlf = window.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);

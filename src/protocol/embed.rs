@@ -26,15 +26,15 @@ impl From<OneOrMany> for InputTexts {
     }
 }
 
-/// How what the model makes of a text's tokens becomes one vector.
+/// Pooling of a text's token rows into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The mean of all.
     Mean,
-    /// That of the first token, which stands for the whole text.
+    /// Row of the first token, which represents the whole text.
     Cls,
-    /// That of the last token.
+    /// Row of the last token.
     Last,
 }
 
@@ -78,7 +78,7 @@ pub struct EmbedParams {
     /// Keep the first values of each vector alone, as models allow that were trained for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dimensions: Option<u32>,
-    /// How urgent it is.
+    /// Priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Milliseconds after which it ends with an error.
@@ -112,27 +112,27 @@ impl Params for EmbedParams {
     }
 }
 
-/// What became of one text.
+/// Result for one text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TextEmbedding {
-    /// The vector.
+    /// Embedding vector.
     pub embedding: Vec<f32>,
     /// Tokens that it was made of, those that the model wants around a text included.
     pub tokens: u32,
-    /// Whether the text was longer than the context, and its end was left out.
+    /// True if the text was longer than the context, and its end was left out.
     pub truncated: bool,
 }
 
-/// Where the time of an `embed` went, in milliseconds.
+/// Timings of an `embed`, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbedTimings {
     /// From arrival to the first step it was part of.
     pub queue_ms: f64,
     /// From then to the end.
     pub compute_ms: f64,
-    /// Of that, in steps of the device that it was part of.
+    /// Part of that spent in device steps that included it.
     pub device_ms: f64,
-    /// These steps.
+    /// Number of those steps.
     pub steps: u64,
 }
 
@@ -141,7 +141,7 @@ pub struct EmbedTimings {
 pub struct EmbedResult {
     /// One for each text, in order.
     pub embeddings: Vec<TextEmbedding>,
-    /// How they were pooled.
+    /// Pooling that was used.
     pub pooling: Pooling,
     /// Values of each vector.
     pub dimensions: u32,

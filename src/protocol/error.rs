@@ -153,7 +153,7 @@ fn cut(text: &mut String) {
 /// The `error` of a reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorObject {
-    /// What kind of error.
+    /// Kind of error.
     pub code: ErrorCode,
     /// For a person.
     pub message: String,

@@ -25,7 +25,7 @@ pub enum ParamsError {
     /// A field that the method does not know.
     #[error("unknown field {field:?}{}", did_you_mean(.nearest.as_deref()))]
     Unknown {
-        /// The field.
+        /// Name of the field.
         field: String,
         /// The most similar field there is.
         nearest: Option<String>,
@@ -33,17 +33,17 @@ pub enum ParamsError {
     /// A required field is not there.
     #[error("field {field:?} is missing: wanted {wanted}")]
     Missing {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What it should be.
+        /// Expected form.
         wanted: String,
     },
     /// A field of the wrong type, or out of its range.
     #[error("field {field:?}: wanted {wanted}, found {found}")]
     Invalid {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What it should be.
+        /// Expected form.
         wanted: String,
         /// What it is.
         found: String,
@@ -51,7 +51,7 @@ pub enum ParamsError {
     /// A field given twice.
     #[error("field {field:?} is given twice")]
     Duplicate {
-        /// The field.
+        /// Name of the field.
         field: String,
     },
     /// `params` is not an object.
@@ -63,7 +63,7 @@ pub enum ParamsError {
     /// More fields than any method has.
     #[error("more than {limit} fields")]
     TooMany {
-        /// The limit.
+        /// Limit that was reached.
         limit: usize,
     },
 }
@@ -225,7 +225,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What a value is, and its place inside it where the wrong part is deeper.
+/// Description of a value, with the path of the faulty part inside it.
 fn explain(raw: &RawValue, error: &serde_json::Error) -> String {
     let text = raw.get();
     if text.starts_with(['[', '{']) || error.is_syntax() {

@@ -8,7 +8,7 @@ use super::models::MODEL_WANTED;
 use super::params::Params;
 use crate::engine::AdapterInfo;
 
-/// What a field that names an adapter should be.
+/// Expected form of an adapter's name.
 const NAME_WANTED: &str = "an adapter's name";
 
 /// Parameters of `lora.load`.
@@ -17,7 +17,7 @@ pub struct LoraLoadParams {
     /// The model that it is for; without it, the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What requests are to call it.
+    /// Name to be used in requests.
     pub name: String,
     /// Its file, as the daemon finds it.
     pub path: String,
@@ -40,7 +40,7 @@ pub struct LoraUnloadParams {
     /// The model that it is for; without it, the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
@@ -57,7 +57,7 @@ impl Params for LoraUnloadParams {
 /// A LoRA adapter of a model: result of `lora.load`, entry of `lora.list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoraEntry {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Bytes on the device, while its model is there.
     pub bytes: u64,
@@ -84,6 +84,6 @@ pub struct LoraListResult {
 /// Result of `lora.unload`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoraUnloadResult {
-    /// Its name.
+    /// Name.
     pub name: String,
 }

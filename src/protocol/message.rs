@@ -34,7 +34,7 @@ impl fmt::Display for RequestId {
 /// A request as it came, its parameters not parsed yet.
 #[derive(Clone, Debug)]
 pub struct RpcRequest<'a> {
-    /// Its id; a notification has none and gets no reply.
+    /// Request id; a notification has none and gets no reply.
     pub id: Option<RequestId>,
     /// Name of the method.
     pub method: String,
@@ -47,7 +47,7 @@ pub struct RpcRequest<'a> {
 pub struct RequestError {
     /// The id, where one could be read.
     pub id: Option<RequestId>,
-    /// What is wrong.
+    /// Fault found.
     pub error: Box<ErrorObject>,
 }
 
@@ -185,21 +185,21 @@ pub fn encode_response<R: Serialize>(
     serde_json::to_vec(&Response { jsonrpc: "2.0", id, result, error })
 }
 
-/// What a server sends.
+/// Data sent by a server.
 #[derive(Debug)]
 pub enum ServerMessage {
     /// The reply to a request.
     Response {
         /// Id of the request; `None` where the server could not read it.
         id: Option<RequestId>,
-        /// Its result, to be read with [`serde_json::from_str`], or its error.
+        /// Result, to be parsed with [`serde_json::from_str`], or error.
         result: Result<Box<RawValue>, ErrorObject>,
     },
     /// A notification, such as `generate.token`.
     Notification {
-        /// Its name.
+        /// Name.
         method: String,
-        /// Its parameters.
+        /// Parameters of the method.
         params: Box<RawValue>,
     },
 }

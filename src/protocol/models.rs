@@ -8,7 +8,7 @@ use super::message::RequestId;
 use super::params::Params;
 use super::results::ModelFacts;
 
-/// What a field that names a model should be.
+/// Expected form of a model's name.
 pub(super) const MODEL_WANTED: &str = "a model's name or alias";
 
 /// Parameters of `model.load` and `model.unload`.
@@ -26,7 +26,7 @@ impl Params for ModelParams {
     }
 }
 
-/// Where a model is.
+/// Location of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelState {
@@ -41,9 +41,9 @@ pub enum ModelState {
 /// One model of `model.list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelEntry {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What else it is called.
+    /// Aliases.
     pub aliases: Vec<String>,
     /// It is taken where no model is named.
     pub default: bool,
@@ -71,7 +71,7 @@ pub struct ModelListResult {
 /// Result of `model.load`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelLoadResult {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Facts about it.
     pub facts: ModelFacts,
@@ -80,7 +80,7 @@ pub struct ModelLoadResult {
 /// Result of `model.unload`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelUnloadResult {
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 

@@ -40,7 +40,7 @@ impl Params for NoParams {
 /// Parameters of `initialize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InitializeParams {
-    /// Who calls.
+    /// User that calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientInfo>,
     /// The protocol the client speaks; the server refuses one that it does not.
@@ -152,11 +152,11 @@ impl PartialEq for TemplateJson {
 
 impl Eq for TemplateJson {}
 
-/// What a field of [`Message`]s should be.
+/// Expected form of a list of [`Message`]s.
 const MESSAGES_WANTED: &str = "an array of {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}: content a \
      string or an array of parts, tool_calls an array, the others strings";
 
-/// What tools and documents should be.
+/// Expected form of tools and documents.
 pub const OBJECTS_WANTED: &str = "an array of objects";
 
 /// Texts that end a generation: one, or several. Serialised as an array.
@@ -186,7 +186,7 @@ impl From<OneOrMany> for StopTexts {
     }
 }
 
-/// What becomes of `messages` that do not fit the context.
+/// Handling of `messages` that exceed the context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnContextFull {
@@ -288,13 +288,13 @@ pub struct GenerateParams {
     /// LoRA adapters, where there is no session: those of a session are its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Vec<Lora>>,
-    /// How urgent it is; without it, as its session.
+    /// Priority; defaults to the session's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Milliseconds after which it ends with what it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// What becomes of `messages` that do not fit the context.
+    /// Handling of `messages` that exceed the context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_context_full: Option<OnContextFull>,
 }

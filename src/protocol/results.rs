@@ -11,7 +11,7 @@ use super::message::RequestId;
 /// Result of `initialize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InitializeResult {
-    /// Who answers.
+    /// Server that answered.
     pub server: ServerInfo,
     /// Version of the protocol.
     pub protocol: u32,
@@ -20,7 +20,7 @@ pub struct InitializeResult {
     /// Its file or folder, for the daemon's own user and for root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// What the daemon allows.
+    /// Limits of the daemon.
     pub limits: Limits,
 }
 
@@ -54,15 +54,15 @@ pub struct ModelFacts {
     pub context_tokens: u32,
     /// Size of the vocabulary.
     pub vocab_size: u32,
-    /// Whether `messages` and `apply_template` work.
+    /// True if `messages` and `apply_template` work.
     pub has_chat_template: bool,
-    /// Whether `generate` works; `embed` always does.
+    /// True if `generate` works; `embed` always does.
     #[serde(default)]
     pub generates: bool,
     /// Values of an embedding.
     #[serde(default)]
     pub embedding_length: u32,
-    /// How tokens are chosen where a request does not say.
+    /// Default sampling settings.
     #[serde(default)]
     pub sampling: SamplingDefaults,
     /// Names of the LoRA adapters that requests may use.
@@ -70,7 +70,7 @@ pub struct ModelFacts {
     pub adapters: Vec<String>,
 }
 
-/// How tokens of a model are chosen where a request does not say.
+/// Default sampling settings of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SamplingDefaults {
     /// 0 takes the most likely token.
@@ -125,7 +125,7 @@ impl From<&engine::ModelInfo> for ModelFacts {
     }
 }
 
-/// What the daemon allows.
+/// Limits of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Largest frame, in bytes.
@@ -147,7 +147,7 @@ pub struct Limits {
     pub embed_texts_max: u32,
 }
 
-/// Why a generation ended.
+/// Reason a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
@@ -180,7 +180,7 @@ impl From<engine::FinishReason> for FinishReason {
 pub struct TokenLogprob {
     /// The token that was chosen, or that stood there.
     pub id: u32,
-    /// Its natural-log probability before any sampling.
+    /// Natural-log probability before any sampling setting is applied.
     pub logprob: f32,
     /// The most likely tokens, best first, as `[id, logprob]`.
     pub top: Vec<(u32, f32)>,
@@ -206,13 +206,13 @@ impl From<engine::TokenLogprob> for TokenLogprob {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of these, found in the session's cache.
+    /// Tokens found in the session's cache.
     pub cached_tokens: u32,
     /// Tokens generated.
     pub completion_tokens: u32,
 }
 
-/// What was left out of `messages` so that they fit the context.
+/// Messages dropped from `messages` to fit the context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shifted {
     /// Messages, the oldest behind the system prompt.
@@ -221,7 +221,7 @@ pub struct Shifted {
     pub tokens: u32,
 }
 
-/// Where a request's time went, in milliseconds.
+/// Timings of a request, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// From arrival to the first step it was part of.
@@ -230,10 +230,10 @@ pub struct Timings {
     pub prefill_ms: f64,
     /// From then to its last.
     pub decode_ms: f64,
-    /// Of the time since the first step, in steps of the device.
+    /// Time spent in device steps since the first step.
     #[serde(default)]
     pub device_ms: f64,
-    /// Of the time since the first token, choosing tokens.
+    /// Time spent sampling since the first token.
     #[serde(default)]
     pub sampling_ms: f64,
     /// Steps it was part of.
@@ -252,14 +252,14 @@ pub struct GenerateResult {
     pub text: String,
     /// Generated tokens, without the stop token.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Reason it ended.
     pub finish_reason: FinishReason,
     /// With the reason `error`, what failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Tokens it took.
     pub usage: Usage,
-    /// What was left out of the prompt, if anything.
+    /// Messages dropped from the prompt, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifted: Option<Shifted>,
     /// Time it took.
@@ -312,7 +312,7 @@ pub struct GenerateToken {
     pub id: RequestId,
     /// Text that became certain with this token; empty inside a character or a stop text's start.
     pub text: String,
-    /// The token.
+    /// Token id.
     pub token: u32,
     /// Its natural-log probability, where `logprobs` was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -325,7 +325,7 @@ pub struct GenerateToken {
 /// Result of `cancel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelResult {
-    /// Whether the request was in flight. Its own reply follows, with what it has until then.
+    /// True if the request was in flight. Its own reply follows, with what it has until then.
     pub cancelled: bool,
 }
 

@@ -8,20 +8,20 @@ use super::models::MODEL_WANTED;
 use super::params::Params;
 use crate::engine;
 
-/// How urgent a request is.
+/// Priority of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// Somebody waits for each word.
     Interactive,
-    /// The default.
+    /// Default value.
     #[default]
     Normal,
     /// Nobody waits.
     Background,
 }
 
-/// What a field that is a [`Priority`] should be.
+/// Expected form of a [`Priority`].
 pub(super) const PRIORITY_WANTED: &str = "\"interactive\", \"normal\" or \"background\"";
 
 impl From<Priority> for engine::Priority {
@@ -54,10 +54,10 @@ pub enum SessionRef {
     Name(String),
 }
 
-/// What a field that is a [`SessionRef`] should be.
+/// Expected form of a [`SessionRef`].
 pub(super) const SESSION_WANTED: &str = "a session's number or name";
 
-/// What `lora` should be.
+/// Expected form of `lora`.
 pub(super) const LORA_WANTED: &str = "an array of {name, scale?}";
 
 /// A LoRA adapter, and how much of it.
@@ -87,7 +87,7 @@ pub struct SessionCreateParams {
     /// Context; without it, the daemon's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
-    /// Of requests on it that name no other.
+    /// Default priority of its requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Seconds of idleness after which it is closed; without it, never.
@@ -131,7 +131,7 @@ impl Params for SessionListParams {
 /// Parameters of `session.close`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionCloseParams {
-    /// Which.
+    /// Item in question.
     pub session: SessionRef,
     /// User whose session it is, where it is not the caller's: for root and the daemon's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,7 +151,7 @@ impl Params for SessionCloseParams {
 /// Parameters of `session.info`, `session.save` and `session.restore`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionParams {
-    /// Which.
+    /// Item in question.
     pub session: SessionRef,
 }
 
@@ -170,7 +170,7 @@ pub struct SessionForkParams {
     /// Name of the new session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How many of its tokens; without it, all.
+    /// Number of tokens; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<u32>,
 }
@@ -189,9 +189,9 @@ impl Params for SessionForkParams {
 /// Parameters of `session.truncate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionTruncateParams {
-    /// Which.
+    /// Item in question.
     pub session: SessionRef,
-    /// How many tokens stay.
+    /// Number of tokens to keep.
     pub tokens: u32,
 }
 
@@ -210,7 +210,7 @@ impl Params for SessionTruncateParams {
 pub struct SessionCreateResult {
     /// The session's number.
     pub session: u64,
-    /// Its name, where it has one.
+    /// Name, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its context, in tokens.
@@ -224,7 +224,7 @@ pub struct SessionListResult {
     pub sessions: Vec<SessionEntry>,
 }
 
-/// Where a session's cache is.
+/// Location of a session's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CachePlace {
@@ -270,12 +270,12 @@ pub struct SessionEntry {
     /// Tokens it has, from its prompts and what was generated.
     #[serde(default)]
     pub tokens: u32,
-    /// Of these, in its cache.
+    /// Tokens held in its cache.
     pub cached_tokens: u32,
-    /// Where its cache is.
+    /// Location of its cache.
     #[serde(default)]
     pub cache: CachePlace,
-    /// Of requests on it that name no other.
+    /// Default priority of its requests.
     #[serde(default)]
     pub priority: Priority,
     /// Seconds of idleness after which it is closed, if ever.

@@ -8,7 +8,7 @@ use crate::engine::{self, EngineStatus};
 /// Result of `status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusResult {
-    /// Who answers.
+    /// Server that answered.
     pub server: ServerInfo,
     /// The default model; what is not said of all models is of this one.
     pub model: ModelFacts,
@@ -24,17 +24,17 @@ pub struct StatusResult {
     pub sessions: u64,
     /// Requests in the batch.
     pub running: u64,
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub queued: u64,
     /// Tokens the KV cache holds in all.
     pub kv_tokens_max: u64,
-    /// Of these, leased.
+    /// KV capacity in use, in tokens.
     pub kv_tokens_used: u64,
     /// Bytes used on the device.
     pub device_bytes: u64,
     /// Bytes the device may give.
     pub device_budget_bytes: u64,
-    /// Of these, left to other programs.
+    /// Bytes left to other programs.
     #[serde(default)]
     pub device_reserve_bytes: u64,
     /// Prompt tokens evaluated since start.
@@ -71,7 +71,7 @@ pub struct StatusResult {
     /// Pages of the KV cache by state.
     #[serde(default)]
     pub kv_pages: KvPages,
-    /// How generations ended.
+    /// Counts of ended generations, by finish reason.
     #[serde(default)]
     pub finished: Finished,
     /// Times of the steps.
@@ -80,10 +80,10 @@ pub struct StatusResult {
     /// Requests in the steps.
     #[serde(default)]
     pub batch_requests: Histogram,
-    /// Whether the model is on the device: it leaves when nobody uses it.
+    /// True if the model is on the device: it leaves when nobody uses it.
     #[serde(default)]
     pub loaded: bool,
-    /// What users have: all of them for root, else the caller.
+    /// Usage per user: all users for root, else the caller alone.
     #[serde(default)]
     pub users: Vec<UserCounts>,
     /// Kernels that compute wrongly on the device, with safer ones in their place.
@@ -94,22 +94,22 @@ pub struct StatusResult {
     pub models: Vec<ModelCounts>,
 }
 
-/// What one model has to do.
+/// Load of one model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelCounts {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether it is on the device.
+    /// True if it is on the device.
     pub loaded: bool,
     /// Sessions of all owners.
     pub sessions: u64,
     /// Requests in the batch.
     pub running: u64,
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub queued: u64,
     /// Tokens its KV cache holds in all.
     pub kv_tokens_max: u64,
-    /// Of these, leased.
+    /// KV capacity in use, in tokens.
     pub kv_tokens_used: u64,
     /// Bytes of its weights.
     pub weights_bytes: u64,
@@ -120,7 +120,7 @@ pub struct ModelCounts {
 }
 
 impl ModelCounts {
-    /// What an engine reports of the model of this name.
+    /// Status of the engine of the named model.
     #[must_use]
     pub fn new(name: String, weights_bytes: u64, status: &EngineStatus) -> Self {
         let [prefill_tokens_per_second, decode_tokens_per_second] =
@@ -143,9 +143,9 @@ impl ModelCounts {
 /// A kernel that computes wrongly on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFault {
-    /// Its name.
+    /// Name.
     pub kernel: String,
-    /// What it computed, and what it should have.
+    /// Computed and expected values.
     pub difference: String,
 }
 
@@ -156,16 +156,16 @@ impl From<engine::KernelFault> for KernelFault {
     }
 }
 
-/// What one user has of the daemon.
+/// Usage of the daemon by one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserCounts {
-    /// The user.
+    /// Uid of the user.
     pub uid: u32,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
     /// Requests in the batch.
     pub running: u64,
-    /// Requests waiting.
+    /// Number of waiting requests.
     pub queued: u64,
     /// Bytes of cached keys and values.
     pub kv_bytes: u64,
@@ -195,7 +195,7 @@ pub struct KvPages {
     pub soiled: u64,
 }
 
-/// How generations ended since the start.
+/// Counts of generations ended since the start, by finish reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// At a stop token or text.
@@ -211,7 +211,7 @@ pub struct Finished {
     pub error: u64,
 }
 
-/// How often values fell between bounds.
+/// Histogram: counts of values between bounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Upper bounds, ascending; one more range is open.
@@ -230,7 +230,7 @@ impl From<engine::Histogram> for Histogram {
 }
 
 impl StatusResult {
-    /// What the default's engine reports, which serves `model` to so many connections.
+    /// Status of the default model's engine, with the number of connections.
     #[must_use]
     pub fn new(
         server: ServerInfo,

@@ -23,6 +23,6 @@ pub struct NotSaved {
     pub model: String,
     /// True if what it said is lost; else its cache alone is, which is computed again.
     pub lost: bool,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }

@@ -8,7 +8,7 @@ use crate::kernels::sampling::best_first;
 pub struct TokenLogprob {
     /// The token chosen, or the one that stood there.
     pub id: u32,
-    /// Its natural-log probability before any sampling.
+    /// Natural-log probability before any sampling setting is applied.
     pub logprob: f32,
     /// The most likely tokens.
     pub top: Vec<(u32, f32)>,

@@ -32,11 +32,11 @@ pub enum SamplingError {
     /// A parameter is out of its range.
     #[error("{field} is {found}; wanted {least} to {most}")]
     OutOfRange {
-        /// Which.
+        /// Item in question.
         field: &'static str,
-        /// Least allowed.
+        /// Smallest allowed value.
         least: f32,
-        /// Most allowed.
+        /// Largest allowed value.
         most: f32,
         /// What it is.
         found: f32,
@@ -44,15 +44,15 @@ pub enum SamplingError {
     /// The model computed something that is not a number, or infinite.
     #[error("the logit of token {token} is {found}: the model's result is not usable")]
     BadLogit {
-        /// The token.
+        /// Token id.
         token: usize,
-        /// Its logit: NaN or +inf.
+        /// Its logit: NaN or positive infinity.
         found: f32,
     },
     /// No logits, or all are -inf.
     #[error("no token can be chosen: {vocab_size} logits, none above -inf")]
     NoCandidates {
-        /// How many logits there are.
+        /// Number of logits.
         vocab_size: usize,
     },
     /// There are more or fewer logits than tokens.
@@ -66,7 +66,7 @@ pub enum SamplingError {
     /// A token that the vocabulary lacks.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
-        /// The token.
+        /// Token id.
         token: u32,
         /// The number of tokens.
         vocab_size: usize,
@@ -198,7 +198,8 @@ impl Sampler {
         Ok(token)
     }
 
-    /// How the token `ahead` steps from now is chosen, as the device takes it; no penalties yet.
+    /// Sampling settings for the token `ahead` steps from now, in the device's layout, without
+    /// penalties.
     #[must_use]
     pub fn row(&self, ahead: u64) -> Row {
         let SamplingParams { temperature, top_k, top_p, min_p, repeat_penalty, .. } = self.params;

@@ -7,7 +7,7 @@ use crate::config::{
 };
 use crate::kernels::sample::TOP_K_MAX;
 
-/// How the next token is chosen from the logits.
+/// Sampling settings: the choice of the next token from the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingParams {
     /// 0 takes the most likely token.
@@ -71,7 +71,7 @@ impl SamplingParams {
         }
     }
 
-    /// Whether any token is made less likely for having been seen.
+    /// True if any token is made less likely for having been seen.
     #[must_use]
     pub fn penalises(&self) -> bool {
         self.penalises_repeats() || self.penalises_generated()
@@ -96,7 +96,7 @@ impl SamplingParams {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether the device has room for the tokens that they keep.
+    /// True if the device has room for the tokens that they keep.
     #[must_use]
     pub fn suit_the_device(&self) -> bool {
         let is_known = self.typical_p >= 1.0 && self.min_keep <= 1;

@@ -24,7 +24,7 @@ fn logits(probabilities: &[f32]) -> Vec<f32> {
     probabilities.iter().map(|p| p.ln()).collect()
 }
 
-/// How often each token is drawn in `draws` steps.
+/// Number of times each token is drawn in `draws` steps.
 fn counts(params: &SamplingParams, logits: &[f32], draws: usize) -> Vec<usize> {
     let mut sampler = Sampler::new(params, logits.len()).unwrap();
     let mut counts = vec![0; logits.len()];

@@ -22,7 +22,7 @@ pub struct AccessError {
     name: String,
 }
 
-/// Who is at the other end of a connection, by the kernel's word.
+/// Peer of a connection, as reported by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// User.
@@ -65,7 +65,7 @@ impl Access {
         })
     }
 
-    /// Whether a peer may connect. Root may, and the daemon's own user. A peer's groups are those
+    /// True if a peer may connect. Root may, and the daemon's own user. A peer's groups are those
     /// that its process has; where the kernel does not tell them, those that the system's user
     /// database has of the user.
     #[must_use]

@@ -40,7 +40,7 @@ impl ByteBudget {
         Share { budget: Arc::clone(self), uid, bytes: 0 }
     }
 
-    /// Whether `more` bytes fit. A user with nothing in work may have one thing of any size: the
+    /// True if `more` bytes fit. A user with nothing in work may have one thing of any size: the
     /// limit of a frame bounds it.
     fn fits(&self, state: &State, uid: u32, own: usize, more: usize) -> bool {
         let held = state.of.get(&uid).copied().unwrap_or(0);

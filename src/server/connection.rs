@@ -63,11 +63,11 @@ struct InFlight {
     generates: bool,
 }
 
-/// Why no more requests are read.
+/// Reason reading ended.
 enum ReadEnd {
     /// The client has closed its sending side.
     Closed,
-    /// Its bytes cannot be cut into frames.
+    /// The bytes cannot be divided into frames.
     Broken(FrameError),
     /// The server stops.
     Stopping,
@@ -378,7 +378,7 @@ impl Connection {
         self.shared.models.get(name, self.caller(), |model| self.tell_of_load(id, model)).await
     }
 
-    /// Whether the client is root or the daemon's own user.
+    /// True if the client is root or the daemon's own user.
     pub(super) fn is_operator(&self) -> bool {
         let own = rustix::process::geteuid().as_raw();
         self.owner.uid == 0 || self.owner.uid == own

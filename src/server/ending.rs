@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long sessions may be saved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveLimits {
-    /// The limit.
+    /// Limit that was reached.
     pub patience: Duration,
     /// True where somebody is told of every extension: the limit then is one of standstill.
     pub while_it_moves: bool,

@@ -22,7 +22,7 @@ const COPIES: usize = 2;
 /// has sent before.
 const BUFFER_KEPT_BYTES: usize = 64 * 1024;
 
-/// How often a client that closed its sending side is looked at: whether it still reads.
+/// Interval for checking whether a client that closed its sending side still reads.
 const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
 /// The receiving side, cut into frames.

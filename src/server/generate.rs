@@ -27,7 +27,7 @@ const STOP_TEXT_BYTES_MAX: usize = 1024;
 /// Longest `deadline_ms`: a day.
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// What the prompt is given as.
+/// Form of the prompt.
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
@@ -134,7 +134,7 @@ fn notification(
     GenerateToken { id: id.clone(), text, token, logprob, top }
 }
 
-/// What the request says of sampling, each in its range.
+/// Sampling settings of the request, checked against their ranges.
 fn sampling(params: &GenerateParams) -> Result<SamplingOverrides, ErrorObject> {
     let sampling = SamplingOverrides {
         temperature: params.temperature,

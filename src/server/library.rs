@@ -9,9 +9,9 @@ use crate::protocol::{ErrorCode, ErrorObject};
 /// A model that there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What else it is called.
+    /// Aliases.
     pub aliases: Vec<String>,
     /// It makes room for nobody.
     pub pinned: bool,
@@ -27,7 +27,7 @@ impl ModelSpec {
     }
 }
 
-/// Where models come from. Calls may block.
+/// Source of models. Calls may block.
 pub trait Library: Debug + Send + Sync + 'static {
     /// The models there are now.
     fn models(&self) -> Vec<ModelSpec>;

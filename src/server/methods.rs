@@ -57,7 +57,7 @@ pub(super) enum Call {
     StopReport,
 }
 
-/// What a method returns, serialised.
+/// Serialised result of a method.
 type Reply = Result<Box<RawValue>, ErrorObject>;
 
 impl Call {
@@ -120,12 +120,12 @@ impl Call {
         }
     }
 
-    /// Whether it may run for long, so that it counts against the limit of those in flight.
+    /// True if it may run for long, so that it counts against the limit of those in flight.
     pub(super) fn generates(&self) -> bool {
         matches!(self, Self::Generate(_) | Self::Embed(_))
     }
 
-    /// Whether its reply may be so large that two of them do not fit what may wait for a client.
+    /// True if its reply may be so large that two of them do not fit what may wait for a client.
     pub(super) fn has_large_reply(&self) -> bool {
         matches!(self, Self::Embed(_))
     }

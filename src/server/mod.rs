@@ -79,7 +79,7 @@ use connection_table::{ConnectionTable, Place, TableLimits};
 use log_limit::LogLimit;
 use text_pool::TextPool;
 
-/// How long to wait before accepting again when the process is out of file descriptors.
+/// Pause before accepting again when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Limits of a server.
@@ -97,13 +97,13 @@ pub struct ServerOptions {
     pub work_bytes_max: usize,
     /// Bytes that may wait for one client.
     pub outgoing_bytes_max: usize,
-    /// How long a client may leave what waits for it unread.
+    /// Time a client may leave pending output unread.
     pub write_timeout: Duration,
-    /// How long running requests have to end after the stop.
+    /// Grace period of running requests after a stop.
     pub shutdown_timeout: Duration,
     /// Sessions at once: the engine's limit, reported by `initialize`.
     pub sessions_max: u32,
-    /// Who may connect.
+    /// Users and groups allowed to connect.
     pub access: Access,
 }
 
@@ -124,10 +124,10 @@ impl From<&Config> for ServerOptions {
     }
 }
 
-/// Why a server ended.
+/// Reason a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeEnd {
-    /// It was told to.
+    /// A stop was requested.
     Stopped,
     /// The engine's thread is gone.
     EngineGone,
@@ -136,13 +136,13 @@ pub enum ServeEnd {
 /// How a server ended, and who waits to hear how the daemon does.
 #[derive(Debug)]
 pub struct Served {
-    /// Why.
+    /// Reason.
     pub end: ServeEnd,
     /// Clients that wait for the report.
     pub farewells: Farewells,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 struct Shared {
     models: Models,

@@ -19,7 +19,7 @@ const FREE_BYTES: usize = 64 * 1024;
 /// Small frames are joined up to this size for one write.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Why a client cannot be written to any more.
+/// Reason a client can no longer be written to.
 #[derive(Debug, Error)]
 pub(super) enum WriteError {
     #[error("the client left what waits for it unread for {0:?}")]
@@ -28,7 +28,7 @@ pub(super) enum WriteError {
     Io(#[from] io::Error),
 }
 
-/// The queue.
+/// Queue of events.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     bytes_max: usize,
@@ -80,7 +80,7 @@ impl Outgoing {
         true
     }
 
-    /// Whether nothing waits.
+    /// True if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.state().bytes == 0
     }

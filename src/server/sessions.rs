@@ -195,7 +195,7 @@ fn unknown(session: SessionRef) -> ErrorObject {
     .into()
 }
 
-/// Has the engine do something with a session.
+/// Sends a session action to the engine.
 pub(super) async fn act(
     connection: &Connection,
     engine: &EngineHandle,

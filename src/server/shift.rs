@@ -59,8 +59,8 @@ fn is_system(message: &ChatMessage) -> bool {
     message.role == "system"
 }
 
-/// Where the conversation may go on behind the system prompt: the beginning of each turn but the
-/// first.
+/// Places where a shortened conversation may continue after the system prompt: the start of each
+/// turn but the first.
 fn cuts(messages: &[ChatMessage]) -> Vec<usize> {
     let first = messages.iter().take_while(|message| is_system(message)).count();
     (first + 1..messages.len()).filter(|at| messages[*at].role == "user").collect()

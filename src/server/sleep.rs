@@ -68,7 +68,7 @@ async fn follow(bus: Option<String>, models: &Models) -> zbus::Result<()> {
     Ok(())
 }
 
-/// Has logind wait before it lets the machine sleep: until what it returns is closed.
+/// Takes a delay inhibitor from logind; closing the returned descriptor lets the machine sleep.
 async fn inhibit(bus: &Connection) -> zbus::Result<OwnedFd> {
     let what = ("sleep", "hobd", "moving models out of the device's memory", "delay");
     let reply = bus.call_method(Some(LOGIND), PATH, Some(MANAGER), "Inhibit", &what).await?;

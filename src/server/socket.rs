@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 
 use crate::config::SOCKET_BYTES_MAX;
 
-/// How long a lock may still be held by a daemon that is ending.
+/// Time an ending daemon may still hold its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
@@ -42,15 +42,15 @@ pub enum SocketError {
         path.display()
     )]
     PathTooLong {
-        /// The path.
+        /// Path in question.
         path: PathBuf,
-        /// Its length.
+        /// Length.
         found: usize,
     },
     /// Another daemon serves it.
     #[error("hobd is running already{} on {}", pid_text(*pid), path.display())]
     AlreadyRunning {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The other's process id, where it is known.
         pid: Option<i32>,
@@ -58,25 +58,25 @@ pub enum SocketError {
     /// Something that is no socket lies there.
     #[error("{} exists and is not a socket; it was left alone", path.display())]
     NotASocket {
-        /// The path.
+        /// Path in question.
         path: PathBuf,
     },
     /// Others could put a socket of their own into the folder.
     #[error("the folder {} is not safe for a socket: {reason}", path.display())]
     UnsafeFolder {
-        /// The folder.
+        /// Folder in question.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A call failed.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// Operation attempted.
         attempt: &'static str,
-        /// On what.
+        /// Object of the operation.
         path: PathBuf,
-        /// Why it failed.
+        /// Reason for the failure.
         source: io::Error,
     },
 }

@@ -53,7 +53,7 @@ pub struct Holder {
     folder.display(), pid_text(holder), socket_text(holder)
 )]
 pub struct StateInUse {
-    /// The folder.
+    /// Folder in question.
     pub folder: PathBuf,
     /// Who uses it.
     pub holder: Holder,

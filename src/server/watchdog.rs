@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::methods::control;
 use crate::engine::{Control, EngineHandle, EngineStatus};
 
-/// How often the status line is brought up to date where no watchdog asks for more.
+/// Interval of status updates if no watchdog asks for a shorter one.
 const STATUS_PERIOD: Duration = Duration::from_secs(5);
 
-/// What the service manager hears.
+/// Notification to the service manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The engine gets on.

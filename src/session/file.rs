@@ -36,27 +36,27 @@ const CHECKSUM_BYTES: usize = 32;
 /// Bytes that are written at once: between two of them, other files may be written.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// What a file says about its session.
+/// Header of a session file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Whose it is.
     pub uid: u32,
-    /// Its number.
+    /// Number.
     pub session: u64,
-    /// Its name.
+    /// Name.
     pub name: Option<String>,
-    /// Its context.
+    /// Context limit in tokens.
     pub context_tokens: u64,
     /// Name of its priority.
     pub priority: String,
-    /// Its time to live.
+    /// Idle time to live, in seconds.
     pub ttl_seconds: Option<u64>,
     /// LoRA adapters that its cache was computed with.
     #[serde(default)]
     pub adapters: Vec<UsedAdapter>,
-    /// What the cache was computed by, and its form.
+    /// Identifier of the model and form of the cache.
     pub made_by: String,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u64,
     /// Bytes of the cache; none where the tokens alone are kept.
     pub cache_bytes: u64,
@@ -65,37 +65,37 @@ pub struct Header {
 /// A session as a file holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// What it is.
+    /// Header of the session.
     pub header: Header,
-    /// Its tokens.
+    /// Token ids.
     pub tokens: Vec<u32>,
     /// Their keys and values.
     pub cache: Vec<u8>,
 }
 
-/// Why a session's file cannot be written or used.
+/// Reason a session file cannot be written or used.
 #[derive(Debug, Error)]
 pub enum SessionFileError {
     /// The system refused.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it said.
+        /// Error reported by the system.
         source: io::Error,
     },
-    /// It is cut off, damaged, or something else.
+    /// Truncated, damaged, or not a session file.
     #[error("{}: {what}; the file is left as it is", path.display())]
     Unusable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Fault found.
         what: String,
     },
 }
 
 impl SessionFileError {
-    /// What a caller is told: not the daemon's folders.
+    /// Error text for callers, without the daemon's paths.
     #[must_use]
     pub fn reason(&self) -> String {
         match self {
@@ -294,13 +294,13 @@ impl SessionFolder {
         saved.filter_map(|path| number_of(&path)).max().unwrap_or(0)
     }
 
-    /// Where a session is saved.
+    /// Path of a saved session.
     #[must_use]
     pub fn saved(&self, uid: u32, session: u64) -> PathBuf {
         self.folder.join(format!("{uid}-{session}.{SAVED}"))
     }
 
-    /// Where a session is parked.
+    /// Path of a swapped-out cache.
     #[must_use]
     pub fn parked(&self, uid: u32, session: u64) -> PathBuf {
         self.folder.join(format!("{uid}-{session}.{PARKED}"))

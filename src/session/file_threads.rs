@@ -20,10 +20,10 @@ const WAITING_MAX: usize = 2;
 /// Told when a file is done with: what is in it where it was read, or why it was not.
 type Done<T> = Box<dyn FnOnce(Result<T, SessionFileError>) + Send>;
 
-/// How a file is written.
+/// Durability of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writing {
-    /// Of no use to another life of the daemon.
+    /// Swapped-out cache: useless after the daemon ends, so not synced.
     Parked,
     /// On the disk when it is told to be.
     Saved,
@@ -107,7 +107,7 @@ impl Pace {
     }
 }
 
-/// What hands files to the threads; they end with the last of these.
+/// Handle of the file threads; they end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct FileThreads {
     jobs: Sender<Job>,

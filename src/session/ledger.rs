@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::SessionId;
 use super::file::{Header, Saved};
 
-/// One session.
+/// A session: its settings, tokens and cache.
 #[derive(Debug)]
 struct Record {
     /// Without a cache.
@@ -41,9 +41,9 @@ impl Record {
 pub struct Unsaved {
     /// Whose it is.
     pub uid: u32,
-    /// Its number.
+    /// Number.
     pub session: SessionId,
-    /// Its name.
+    /// Name.
     pub name: Option<String>,
     /// True if its tokens and settings are not in a file; else its cache alone is not, which is
     /// computed again.

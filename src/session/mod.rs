@@ -23,23 +23,23 @@ use crate::scheduler::Priority;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// Who a session belongs to: the kernel's word, taken when the connection was accepted.
+/// Owner of a session: the uid reported by the kernel when the connection was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// User id of the peer.
     pub uid: u32,
 }
 
-/// What its owner says about a new session.
+/// Settings of a new session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// Name its owner gave it.
     pub name: Option<String>,
     /// Positions it may have.
     pub context_tokens: usize,
-    /// Of requests that name no other.
+    /// Default priority of its requests.
     pub priority: Priority,
-    /// It is closed once it has been idle for this long.
+    /// Idle time after which it is closed.
     pub ttl: Option<Duration>,
     /// Made for one request, and gone with it; it is not listed.
     pub ephemeral: bool,
@@ -49,7 +49,7 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// Its adapters by their numbers in the model, and their scales.
+    /// Adapters by their numbers in the model, with their scales.
     #[must_use]
     pub fn mix(&self) -> Vec<(usize, f32)> {
         self.adapters.iter().map(|used| (used.number, used.scale())).collect()
@@ -59,11 +59,11 @@ impl Traits {
 /// A LoRA adapter that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedAdapter {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What tells its file from others.
+    /// Digest of its file.
     pub digest: String,
-    /// Its number in the model, as this daemon has it.
+    /// Number in the model, in this daemon.
     #[serde(skip)]
     pub number: usize,
     /// Bits of the factor of what it adds.
@@ -77,7 +77,7 @@ impl UsedAdapter {
         f32::from_bits(self.scale_bits)
     }
 
-    /// Whether the two compute the same, whatever their numbers are.
+    /// True if the two compute the same, whatever their numbers are.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         (&self.name, &self.digest, self.scale_bits)
@@ -85,7 +85,7 @@ impl UsedAdapter {
     }
 }
 
-/// Where the keys and values of a session's tokens are.
+/// Location of a session's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePlace {
     /// In the device's memory.
@@ -105,7 +105,7 @@ pub struct SpillFile {
     pub path: PathBuf,
     /// Bytes of the cache in it.
     pub cache_bytes: u64,
-    /// What writes and removes it.
+    /// Threads that write and remove it.
     pub threads: FileThreads,
 }
 
@@ -122,26 +122,26 @@ impl Drop for SpillFile {
 /// A cache outside the device's memory.
 #[derive(Debug)]
 pub enum Parked {
-    /// What [`KvCache::read_pages`](crate::kv_cache::KvCache::read_pages) returned.
+    /// Pages as returned by [`KvCache::read_pages`](crate::kv_cache::KvCache::read_pages).
     Host(Vec<u8>),
     /// A file that holds them.
     Disk(SpillFile),
 }
 
-/// One session.
+/// A session: its settings, tokens and cache.
 #[derive(Debug)]
 pub struct Session {
     /// Whose it is.
     pub owner: Owner,
-    /// What its owner said about it.
+    /// Settings given by its owner.
     pub traits: Traits,
     /// A request is running or waiting on it.
     pub busy: bool,
-    /// Its pages; `None` until it first runs, and while its cache is elsewhere.
+    /// KV pages; `None` until it first runs and while its cache is swapped out.
     pub lease: Option<KvLease>,
-    /// Its cache while it has no lease: of at least its tokens.
+    /// Swapped-out cache, covering at least its tokens.
     pub parked: Option<Parked>,
-    /// Its tokens, from position 0 on. Where there is a cache, it holds their keys and values.
+    /// Token ids from position 0 on; the cache, if any, holds their keys and values.
     pub tokens: Vec<u32>,
     /// When a request last ended on it.
     pub last_used: Instant,
@@ -150,7 +150,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Where its cache is.
+    /// Location of its cache.
     #[must_use]
     pub fn place(&self) -> CachePlace {
         match (&self.lease, &self.parked) {
@@ -167,14 +167,14 @@ impl Session {
         if self.place() == CachePlace::None { 0 } else { self.tokens.len() }
     }
 
-    /// How many tokens of `prompt` the cache already holds.
+    /// Length of the longest prefix of `prompt` in the cache.
     #[must_use]
     pub fn common_prefix(&self, prompt: &[u32]) -> usize {
         let cached = &self.tokens[..self.cached_tokens()];
         cached.iter().zip(prompt).take_while(|(own, theirs)| own == theirs).count()
     }
 
-    /// Whether it has been idle for longer than its owner wanted to keep it.
+    /// True if it has been idle for longer than its owner wanted to keep it.
     #[must_use]
     pub fn expired(&self, now: Instant) -> bool {
         let idle = now.saturating_duration_since(self.last_used);
@@ -229,7 +229,7 @@ impl Sessions {
         self.numbers.fetch_max(number, Ordering::Relaxed);
     }
 
-    /// Whether a number is taken, by anybody's session.
+    /// True if a number is taken, by anybody's session.
     #[must_use]
     pub fn contains(&self, id: SessionId) -> bool {
         self.sessions.contains_key(&id)
@@ -270,7 +270,7 @@ impl Sessions {
         self.list(owner).find(|(_, session)| has_name(session)).map(|(id, _)| id)
     }
 
-    /// Whether a session holds pages of the cache.
+    /// True if a session holds pages of the cache.
     #[must_use]
     pub fn has_pages(&self, id: SessionId) -> bool {
         let lease = self.sessions.get(&id).and_then(|session| session.lease.as_ref());

@@ -39,7 +39,7 @@ const SPACE_LOOK_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) url: String,
-    /// Its name, without folders.
+    /// File name, without folders.
     pub(super) file: String,
     pub(super) bytes: Option<u64>,
     /// In lower case.

@@ -13,27 +13,27 @@ pub enum StoreError {
     /// A call failed.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// Operation attempted.
         attempt: &'static str,
-        /// On what.
+        /// Object of the operation.
         path: PathBuf,
-        /// Why it failed.
+        /// Reason for the failure.
         source: io::Error,
     },
     /// The manifest is not what this version writes.
     #[error("{}: {reason}; the models' files are beside it", path.display())]
     Manifest {
-        /// The manifest.
+        /// Manifest of the store.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault found in it.
         reason: String,
     },
     /// No such model.
     #[error("no model {name:?} in the store; {}", known_text(known))]
     UnknownModel {
-        /// What was asked for.
+        /// Value requested.
         name: String,
-        /// What there is.
+        /// Existing names.
         known: Vec<String>,
     },
     /// A model of this name is there.
@@ -42,9 +42,9 @@ pub enum StoreError {
          remove that one with `hob rm {name}`"
     )]
     NameTaken {
-        /// The name.
+        /// Name in question.
         name: String,
-        /// Where that model is from.
+        /// Source of that model.
         from: String,
     },
     /// A text that cannot be a name.
@@ -53,7 +53,7 @@ pub enum StoreError {
          first a letter or digit, and no ending .gguf"
     )]
     BadName {
-        /// The text.
+        /// Text to process.
         name: String,
     },
     /// A text that is no source.
@@ -61,31 +61,31 @@ pub enum StoreError {
         "{text:?} is no source: wanted hf:OWNER/REPO[/FILE.gguf][:QUANT], a URL, or a path; {reason}"
     )]
     BadSource {
-        /// The text.
+        /// Text to process.
         text: String,
-        /// What is wrong with it.
+        /// Fault found in it.
         reason: &'static str,
     },
     /// A checksum that is none, or is of no use.
     #[error("--sha256 {text:?}: {reason}")]
     BadChecksum {
-        /// The text.
+        /// Text to process.
         text: String,
-        /// What is wrong with it.
+        /// Fault found in it.
         reason: &'static str,
     },
     /// A LoRA adapter in the place of a model.
     #[error("{from} is a LoRA adapter, and no model: `hob lora load NAME=PATH` takes it")]
     IsAdapter {
-        /// Where it is from.
+        /// Source of the value.
         from: String,
     },
     /// The hub's repository has nothing to pull.
     #[error("{repo} {reason}")]
     NothingToPull {
-        /// The repository.
+        /// Repository on the hub.
         repo: String,
-        /// What was looked for, and what there is.
+        /// Name that was looked up, and the names that exist.
         reason: String,
     },
     /// A server's answer.
@@ -97,37 +97,37 @@ pub enum StoreError {
         progress_text(*bytes)
     )]
     Connection {
-        /// Where to.
+        /// Destination.
         host: String,
-        /// How often.
+        /// Number of times.
         attempts: u32,
-        /// What happened last.
+        /// Last event.
         reason: String,
-        /// What is kept of the file.
+        /// Parts of the file that are kept.
         bytes: u64,
     },
     /// The server said something else about the file than is known of it.
     #[error("{file}: wanted {wanted}, found {found}; nothing was kept")]
     Mismatch {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// What was expected.
+        /// Expected value.
         wanted: String,
-        /// What came.
+        /// Event received.
         found: String,
     },
-    /// What came is no model.
+    /// The download is not a model.
     #[error("what came from {from} is not a usable model, nothing was kept: {source}")]
     NotAModel {
-        /// The source.
+        /// Source of the model.
         from: String,
-        /// What is wrong with it.
+        /// Fault found in it.
         source: Box<GgufError>,
     },
     /// The disk is too full.
     #[error("{}: {wanted_bytes} bytes are needed and {free_bytes} are free", folder.display())]
     DiskFull {
-        /// The folder.
+        /// Folder in question.
         folder: PathBuf,
         /// Bytes that are still to come.
         wanted_bytes: u64,
@@ -137,7 +137,7 @@ pub enum StoreError {
     /// Another process pulls the same.
     #[error("{file} is being pulled by another process")]
     Busy {
-        /// The file.
+        /// Path of the file.
         file: String,
     },
 }

@@ -36,7 +36,7 @@ pub(super) enum HttpError {
 /// An answer, and what the redirects before it said.
 pub(super) struct Answer {
     pub(super) response: Response<Body>,
-    /// Where it came from in the end, to be named in messages.
+    /// Final source after redirects, for messages.
     pub(super) host: String,
     /// `x-linked-etag` of the hub: the file's checksum, where it is a large one.
     pub(super) linked_etag: Option<String>,
@@ -149,7 +149,7 @@ fn same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && same_host && port(a) == port(b)
 }
 
-/// Whether a URL is of this machine, which no proxy can reach.
+/// True if a URL is of this machine, which no proxy can reach.
 fn is_loopback(url: &Uri) -> bool {
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
@@ -173,7 +173,7 @@ fn join(base: &Uri, location: &str) -> Option<Uri> {
     matches!(url.scheme_str(), Some("http" | "https")).then_some(url)
 }
 
-/// How long a server asks to be left alone; the form of a date is not read.
+/// Delay requested by a server; dates are not parsed.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     text_of(headers, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
 }

@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::http::{Answer, Http, HttpError, escaped, host};
 use super::names::{self, Part};
 
-/// Where the hub is when nobody says.
+/// Default address of the hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Longest page of a list of files.
@@ -25,10 +25,10 @@ const PREFERRED: [&str; 7] = ["Q4_K_M", "Q4_K_S", "Q5_K_M", "Q6_K", "Q8_0", "F16
 /// Names in a message.
 const NAMES_SHOWN_MAX: usize = 24;
 
-/// How to reach the hub.
+/// Options for reaching the hub.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hub {
-    /// Its address.
+    /// Address.
     pub endpoint: String,
     /// Sent to it, and to nobody else.
     pub token: Option<String>,
@@ -65,7 +65,7 @@ impl Hub {
 pub(super) struct HubFile {
     pub(super) path: String,
     pub(super) bytes: u64,
-    /// Of large files, which models are.
+    /// Checksum of large files, such as models.
     pub(super) sha256: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Repo<'a> {
 }
 
 impl Repo<'_> {
-    /// Where a file of it is.
+    /// Path of one of its files.
     pub(super) fn url(&self, file: &str) -> String {
         let (revision, file) = (escaped(self.revision), escaped(file));
         format!("{}/{}/resolve/{revision}/{file}", self.endpoint, self.name)
@@ -192,7 +192,7 @@ fn next_page(link: &str) -> Option<String> {
     })
 }
 
-/// What the statuses that are no success mean. `what` was asked for at `url`.
+/// Error for a status that is not a success. `what` was requested at `url`.
 pub(super) fn check_status(
     answer: &Answer,
     http: &Http,

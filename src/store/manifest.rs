@@ -26,16 +26,16 @@ pub(super) struct Manifest {
 pub struct Entry {
     /// Its name, and that of its folder.
     pub name: String,
-    /// What else it is called.
+    /// Aliases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
     /// Its files, the first first.
     pub files: Vec<StoredFile>,
-    /// Where it was pulled from, without secrets.
+    /// Source it was pulled from, without secrets.
     pub source: String,
     /// When, in seconds since 1970.
     pub added: u64,
-    /// What its header says.
+    /// Facts from its header.
     pub facts: Facts,
 }
 
@@ -50,14 +50,14 @@ pub struct StoredFile {
     pub sha256: String,
 }
 
-/// What a model's header says of it.
+/// Facts from a model's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// `general.architecture`.
     pub architecture: String,
     /// The most common tensor type, by bytes.
     pub quantization: String,
-    /// Weights, counted.
+    /// Number of weights.
     pub parameters: u64,
     /// Context it was trained for, where it says.
     pub context_tokens: u64,
@@ -67,7 +67,7 @@ pub struct Facts {
 }
 
 impl Entry {
-    /// Whether `name` is its name or an alias.
+    /// True if `name` is its name or an alias.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         self.names().any(|own| own == name)
@@ -84,7 +84,7 @@ impl Entry {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Whether its files are where somebody else put them.
+    /// True if its files are where somebody else put them.
     #[must_use]
     pub fn is_linked(&self) -> bool {
         self.files.iter().any(|file| file.path.is_absolute())

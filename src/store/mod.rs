@@ -35,7 +35,7 @@ use rustix::fs::{FlockOperation, flock};
 use error::failed;
 use manifest::Manifest;
 
-/// Where files lie until they are whole.
+/// Folder of incomplete downloads.
 const PARTIAL: &str = "partial";
 
 /// The lock of the manifest. It stays: removing it would let two processes lock different files.
@@ -43,7 +43,7 @@ const LOCK: &str = "manifest.lock";
 
 const MANIFEST: &str = "manifest.json";
 
-/// What the model is called that is taken when none is named.
+/// Name of the default model.
 const DEFAULT: &str = "default";
 
 /// A folder of models.
@@ -81,7 +81,7 @@ impl Store {
         Ok(self.models()?.into_iter().find(|entry| entry.is_called(name)))
     }
 
-    /// Where a model's (first) file is.
+    /// Path of a model's (first) file.
     #[must_use]
     pub fn path(&self, entry: &Entry) -> PathBuf {
         // Absolute where the model was registered in its own place.

@@ -7,7 +7,7 @@ const NAME_BYTES_MAX: usize = 96;
 
 const ENDING: &str = ".gguf";
 
-/// Whether a text can be a model's name: it needs no quoting, and is no path.
+/// True if a text can be a model's name: it needs no quoting, and is no path.
 pub(super) fn is_name(text: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=NAME_BYTES_MAX).contains(&text.len())
@@ -37,7 +37,7 @@ pub(super) fn of_file(file: &str) -> String {
     if is_name(name) { name.to_owned() } else { "model".to_owned() }
 }
 
-/// Whether a file can be (a part of) a model: not a projector of images, nor an importance matrix.
+/// True if a file can be (a part of) a model: not a projector of images, nor an importance matrix.
 pub(super) fn is_model_file(file: &str) -> bool {
     let file = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
     file.ends_with(ENDING) && !file.starts_with("mmproj") && !file.contains("imatrix")
@@ -78,7 +78,7 @@ impl Part {
     }
 }
 
-/// Whether a file's name has this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`.
+/// True if a file's name has this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`.
 pub(super) fn has_quant(file: &str, quant: &str) -> bool {
     let (file, quant) = (file.to_ascii_uppercase(), quant.to_ascii_uppercase());
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -18,7 +18,7 @@ use super::manifest::{Entry, Facts, StoredFile};
 use super::names::{self, Part};
 use super::{Source, Store, make_folder, sync_folder};
 
-/// How to pull.
+/// Options of a pull.
 #[derive(Clone, Debug)]
 pub struct PullOptions {
     /// Name of the model; without it, that of its file.
@@ -29,9 +29,9 @@ pub struct PullOptions {
     pub sha256: Option<String>,
     /// Leave a file of this machine where it is.
     pub link: bool,
-    /// How to reach the hub.
+    /// Options for reaching the hub.
     pub hub: Hub,
-    /// How long a connection may be silent.
+    /// Idle limit of a connection.
     pub stall: Duration,
     /// Tries without progress before giving up.
     pub attempts_max: u32,
@@ -54,12 +54,12 @@ impl Default for PullOptions {
     }
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullProgress<'a> {
     /// A file begins.
     File {
-        /// Its name.
+        /// Name.
         name: &'a str,
         /// Which of the model's files, from 1.
         index: usize,
@@ -70,30 +70,30 @@ pub enum PullProgress<'a> {
     Bytes {
         /// So many.
         done: u64,
-        /// Of so many, where that is known.
+        /// Total, if known.
         total: Option<u64>,
     },
     /// The connection failed; the next try is after a pause.
     Waiting {
-        /// Why.
+        /// Reason.
         reason: &'a str,
-        /// How long.
+        /// Duration.
         pause: Duration,
     },
 }
 
 type Report<'a> = &'a mut dyn FnMut(PullProgress<'_>);
 
-/// What a pull came to.
+/// Outcome of a pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// The model.
+    /// Name of the model.
     pub entry: Entry,
     /// It was there already, and is what it is at its source.
     pub already: bool,
 }
 
-/// What a source turned out to be.
+/// Resolved source.
 enum Plan {
     /// Files of a server.
     Remote { http: Box<Http>, files: Vec<Wanted> },
@@ -145,7 +145,7 @@ pub fn pull(
     Ok(Pulled { entry, already: false })
 }
 
-/// Whether a model of the store has the checksums that its source names.
+/// True if a model of the store has the checksums that its source names.
 fn is_same(entry: &Entry, plan: &Plan) -> bool {
     let Plan::Remote { files, .. } = plan else { return false };
     let same =

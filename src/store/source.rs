@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::StoreError;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A repository of the Hugging Face hub.

@@ -71,7 +71,7 @@ fn text() -> Box<dyn Layer<Registry> + Send + Sync> {
     Box::new(fmt::layer().with_ansi(colour).with_target(false).with_writer(io::stderr))
 }
 
-/// Whether standard error is the journal's stream: systemd gives its device and inode.
+/// True if standard error is the journal's stream: systemd gives its device and inode.
 fn stderr_is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;

@@ -49,12 +49,12 @@ impl Bpe {
         Ok(bpe)
     }
 
-    /// Whether BOS is added where the file does not say.
+    /// True if BOS is added where the file does not say.
     pub(super) fn adds_bos(&self) -> bool {
         self.pre.rule().add_bos
     }
 
-    /// How the tokens are written.
+    /// Encoding of token texts.
     pub(super) fn spelling(&self) -> Spelling {
         self.pre.rule().spelling
     }
@@ -74,7 +74,7 @@ impl Bpe {
         id.or_else(|| self.unlisted.get(text).copied()).unwrap_or(NO_TOKEN)
     }
 
-    /// Whether every byte that no merge takes becomes a token of its own.
+    /// True if every byte that no merge takes becomes a token of its own.
     pub(super) fn keeps_every_byte(&self) -> bool {
         let all = !self.byte_ids.contains(&NO_TOKEN);
         all && matches!(self.spelling(), Spelling::Bytes | Spelling::Escaped)

@@ -10,7 +10,7 @@ use super::TokenizerError;
 #[derive(Debug, Default)]
 pub(super) struct Charsmap {
     units: Vec<u32>,
-    /// What the leaves point into.
+    /// Storage that the leaves refer to.
     texts: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ impl Charsmap {
     }
 }
 
-/// What a unit's children are reached by.
+/// Edges to a unit's children.
 fn base(unit: u32) -> u32 {
     (unit >> 10) << ((unit & 1 << 9) >> 6)
 }

@@ -56,7 +56,7 @@ impl Tokenizer {
         })
     }
 
-    /// Whether [`encode`](Self::encode) puts a space before the text.
+    /// True if [`encode`](Self::encode) puts a space before the text.
     pub(super) fn puts_space_first(&self) -> bool {
         self.model.puts_space_first()
     }

@@ -18,7 +18,7 @@ const TEXT_BYTES_MAX: usize = 1 << 30;
 /// SPM's space, U+2581.
 pub(super) const SPM_SPACE: &str = "▁";
 
-/// How words become tokens.
+/// Algorithm that turns words into tokens.
 #[derive(Debug)]
 pub(super) enum Model {
     /// Byte-pair encoding, most often of bytes.
@@ -31,7 +31,7 @@ pub(super) enum Model {
     Unigram(Unigram),
 }
 
-/// What holds where the file does not say.
+/// Defaults for keys absent from the file.
 #[derive(Default)]
 pub(super) struct Defaults {
     pub(super) bos: Option<u32>,
@@ -85,12 +85,12 @@ impl Model {
         Ok((model, defaults))
     }
 
-    /// Whether tokens are bytes in the byte-level alphabet.
+    /// True if tokens are bytes in the byte-level alphabet.
     pub(super) fn is_byte_level(&self) -> bool {
         matches!(self, Self::Bpe(bpe) if bpe.spelling() == Spelling::Bytes)
     }
 
-    /// Whether no token stands for more bytes than its text has.
+    /// True if no token stands for more bytes than its text has.
     pub(super) fn keeps_every_byte(&self) -> bool {
         match self {
             Self::Bpe(bpe) => bpe.keeps_every_byte(),
@@ -99,7 +99,7 @@ impl Model {
         }
     }
 
-    /// Whether a space that no text has is put before the text.
+    /// True if a space that no text has is put before the text.
     pub(super) fn puts_space_first(&self) -> bool {
         match self {
             Self::Bpe(_) => false,

@@ -11,7 +11,7 @@ pub enum TokenizerError {
          \"bert\" (WordPiece), \"t5\" (Unigram) or \"whitespace\""
     )]
     UnknownModel {
-        /// What the file says.
+        /// Contents of the file.
         found: String,
     },
     /// A pre-tokenizer that is not built here.
@@ -20,7 +20,7 @@ pub enum TokenizerError {
          \"default\" instead, which makes some words other tokens than the model was trained on"
     )]
     UnknownPre {
-        /// What the file says.
+        /// Contents of the file.
         found: String,
         /// The names known, separated by commas.
         known: String,
@@ -39,9 +39,9 @@ pub enum TokenizerError {
     /// An array that goes with the tokens has another length.
     #[error("{key} has {found} entries; tokenizer.ggml.tokens has {wanted}")]
     ArrayLength {
-        /// The array.
+        /// Values of the array.
         key: &'static str,
-        /// Its length.
+        /// Length.
         found: usize,
         /// The number of tokens.
         wanted: usize,
@@ -49,9 +49,9 @@ pub enum TokenizerError {
     /// A special token's id is not in the vocabulary.
     #[error("{key} is {id}; the vocabulary has {vocab_size} tokens")]
     IdOutOfRange {
-        /// The key.
+        /// Key in question.
         key: &'static str,
-        /// Its value.
+        /// Value.
         id: u32,
         /// The number of tokens.
         vocab_size: usize,
@@ -70,15 +70,15 @@ pub enum TokenizerError {
     /// The map of characters is not one.
     #[error("tokenizer.ggml.precompiled_charsmap, {bytes} bytes, is broken: {detail}")]
     Charsmap {
-        /// Its length.
+        /// Length.
         bytes: usize,
-        /// What is wrong.
+        /// Fault found.
         detail: &'static str,
     },
     /// A normalisation form that Unicode does not have.
     #[error("tokenizer.ggml.normalizer: wanted nfc, nfd, nfkc or nfkd, found {found:?}")]
     UnknownNormalizer {
-        /// What stands there.
+        /// Value found.
         found: String,
     },
     /// The special tokens' texts cannot be searched for.
@@ -90,13 +90,13 @@ pub enum TokenizerError {
     /// The vocabulary has no way to write a byte.
     #[error("the vocabulary has no token for the byte 0x{byte:02X}, and no unknown token")]
     NoTokenForByte {
-        /// The byte.
+        /// Byte in question.
         byte: u8,
     },
     /// A token that is not in the vocabulary.
     #[error("token {token} is not in the vocabulary of {vocab_size}")]
     UnknownToken {
-        /// The token.
+        /// Token id.
         token: u32,
         /// The number of tokens.
         vocab_size: usize,
@@ -107,15 +107,15 @@ pub enum TokenizerError {
     /// More tokens than the caller wants.
     #[error("the text has more than {limit} tokens")]
     TooManyTokens {
-        /// The most.
+        /// Largest allowed value.
         limit: usize,
     },
     /// Text too long for one call.
     #[error("the text has {bytes} bytes; at most {limit} can be encoded at once")]
     TextTooLong {
-        /// Its length.
+        /// Length.
         bytes: usize,
-        /// The most.
+        /// Largest allowed value.
         limit: usize,
     },
 }

@@ -27,7 +27,7 @@ pub(super) struct Symbol {
     next: u32,
 }
 
-/// What a pair merges into.
+/// Token that a pair merges into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Merge {
     /// The lowest merges first; of equals, the leftmost.

@@ -146,13 +146,13 @@ impl Tokenizer {
         self.sep
     }
 
-    /// What [`encode`](Self::encode) puts last when special tokens are added.
+    /// Token that [`encode`](Self::encode) appends when special tokens are added.
     #[must_use]
     pub fn added_end(&self) -> Option<u32> {
         self.added_end
     }
 
-    /// Whether [`encode`](Self::encode) puts BOS first when special tokens are added.
+    /// True if [`encode`](Self::encode) puts BOS first when special tokens are added.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
         self.added_bos.is_some()
@@ -179,7 +179,7 @@ impl Tokenizer {
         tokens.iter().filter_map(|token| self.token_text(*token)).map(str::len).sum()
     }
 
-    /// Whether this token ends a generation.
+    /// True if this token ends a generation.
     #[must_use]
     pub fn is_stop(&self, token: u32) -> bool {
         self.stops.binary_search(&token).is_ok()
@@ -191,13 +191,13 @@ impl Tokenizer {
         &self.stops
     }
 
-    /// Whether it is a control token, which is no text; unknown tokens are.
+    /// True if it is a control token, which is no text; unknown tokens are.
     #[must_use]
     pub fn is_control(&self, token: u32) -> bool {
         self.vocab.check(token).is_ok_and(|token| self.vocab.kind(token).is_hidden())
     }
 
-    /// Whether it is a token that whoever made the vocabulary added to it.
+    /// True if it is a token that whoever made the vocabulary added to it.
     #[must_use]
     pub fn is_user_defined(&self, token: u32) -> bool {
         let user_defined = vocab::Kind::USER_DEFINED;

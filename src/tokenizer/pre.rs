@@ -45,7 +45,7 @@ impl PreTokenizer {
         Ok(Self { rule, stages: compiled(rule) })
     }
 
-    /// What it does beside cutting.
+    /// Steps other than splitting.
     pub(super) fn rule(&self) -> &'static PreRule {
         self.rule
     }
@@ -151,7 +151,8 @@ impl Stage {
         }
     }
 
-    /// How much of a match is kept: all but a last white-space character that the next word takes.
+    /// Length of a match to keep: all but a final white-space character, which belongs to the next
+    /// word.
     fn kept_bytes(&self, found: &str, at_end: bool) -> usize {
         if !self.gives_back || !found.ends_with(char::is_whitespace) {
             return found.len();

@@ -3,7 +3,7 @@
 //! The rules are the models' own; names and rules follow llama.cpp's `llama-vocab.cpp`. Its
 //! trailing `\s+(?!\S)|\s+` is written `\s+` here, see [`super::pre`].
 
-/// How a BPE vocabulary wants its text cut and its specials set.
+/// Pre-tokenisation and special-token rules of a BPE vocabulary.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PreRule {
     /// Values of `tokenizer.ggml.pre`.
@@ -12,7 +12,7 @@ pub(super) struct PreRule {
     pub(super) digits: Option<Digits>,
     /// Applied one after the other, each to the pieces of the one before.
     pub(super) stages: &'static [&'static str],
-    /// How tokens are written.
+    /// Encoding of token texts.
     pub(super) spelling: Spelling,
     /// A word that is a token as it stands is not merged.
     pub(super) ignore_merges: bool,
@@ -24,7 +24,7 @@ pub(super) struct PreRule {
     pub(super) add_bos: bool,
 }
 
-/// How the tokens of a BPE vocabulary are written.
+/// Encoding of token texts in a BPE vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// Each byte as one character of the byte-level alphabet.
@@ -35,8 +35,8 @@ pub(super) enum Spelling {
     Spaceless,
 }
 
-/// How runs of digits are cut into threes, counted from the right. Regular expressions would need
-/// to look ahead for that.
+/// Splitting of digit runs into groups of three, counted from the right, which a regular expression
+/// could only do by look-ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digits {
     /// All numerals; the run stands alone.

@@ -90,7 +90,7 @@ fn inner_boundaries(text: &str) -> impl Iterator<Item = usize> {
     text.char_indices().skip(1).map(|(at, _)| at)
 }
 
-/// What C's `isspace` holds for.
+/// True for the characters of C's `isspace`.
 const SPACES: [char; 6] = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
 
 impl Specials {
@@ -139,7 +139,7 @@ impl Specials {
         control.map(move |id| vocab.text(*id))
     }
 
-    /// Whether some token swallows white space.
+    /// True if some token swallows white space.
     pub(super) fn swallow(&self) -> bool {
         self.strips.iter().any(|strip| *strip != Strip::Nothing)
     }
@@ -243,7 +243,7 @@ impl Taken<'_> {
         self.bits.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
-    /// Whether a place is free. Whatever was taken is at least as long, so that it covers an end of
+    /// True if a place is free. Whatever was taken is at least as long, so that it covers an end of
     /// the place if it covers any of it.
     fn is_free(&self, start: usize, bytes: usize) -> bool {
         !self.has(start) && !self.has(start + bytes - 1)

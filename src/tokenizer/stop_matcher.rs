@@ -13,7 +13,7 @@ pub struct StopMatcher {
     matched: Option<usize>,
 }
 
-/// What a piece of text released.
+/// Text released by a piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopOutput {
     /// Text that is no part of a stop text.
@@ -63,7 +63,7 @@ impl StopMatcher {
         matches.min().map(|(_, start, which)| (start, which))
     }
 
-    /// How many bytes of the held text cannot belong to a stop text.
+    /// Number of bytes of the held text that cannot belong to a stop text.
     fn certain_bytes(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let from = self.held.len().saturating_sub(longest);

@@ -71,7 +71,7 @@ impl CharSet {
         }
     }
 
-    /// Whether `c` is one of them.
+    /// True if `c` is one of them.
     pub(super) fn has(&self, c: char) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= c);
         after > 0 && c <= self.0[after - 1].1

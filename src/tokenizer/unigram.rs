@@ -10,7 +10,7 @@ use super::prefixes::Prefixes;
 use super::vocab::{Kind, Vocab};
 use super::{TokenizerError, VocabSource};
 
-/// How much less an unknown character scores than the worst token.
+/// Score of an unknown character, below that of the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
 /// Longest text: the search keeps 16 bytes for each byte of it.
@@ -160,7 +160,7 @@ impl Unigram {
         Ok(out)
     }
 
-    /// How much of the front of `text` is taken, and what it becomes.
+    /// Length of the prefix of `text` that is consumed, and its replacement.
     fn next<'a>(
         &'a self,
         vocab: &Vocab,

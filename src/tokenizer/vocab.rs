@@ -11,7 +11,7 @@ use crate::gguf::StrArray;
 /// An empty slot of the table.
 const EMPTY: u32 = u32::MAX;
 
-/// What kind of token it is; a token may be several (llama.cpp adds CONTROL by text).
+/// Kind of token; a token may be of several kinds (llama.cpp adds CONTROL by text).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind(u8);
 
@@ -41,7 +41,7 @@ impl Kind {
         Self(self.0 | other.0)
     }
 
-    /// Whether it is one of `any`.
+    /// True if it is one of `any`.
     pub(super) fn is(self, any: Self) -> bool {
         self.0 & any.0 != 0
     }
@@ -56,7 +56,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Vocab {
     text: String,
-    /// Where each token's text ends.
+    /// End offset of each token's text.
     ends: Vec<u32>,
     kinds: Vec<Kind>,
     /// Open addressing with linear probing; a power of two, at most half full.

@@ -100,7 +100,7 @@ impl WordPiece {
     }
 }
 
-/// Whether `c` is a word of its own: punctuation, an ASCII symbol, or a Han character.
+/// True if `c` is a word of its own: punctuation, an ASCII symbol, or a Han character.
 fn stands_alone(c: char) -> bool {
     let is_ascii_symbol = matches!(c, '$' | '+' | '<'..='>' | '^' | '`' | '|' | '~');
     is_ascii_symbol || classes().punctuation.has(c) || is_han(c)

@@ -34,7 +34,7 @@ const SUMS: [u32; 3] = [8, 16, 24];
 /// Times that each is measured; the best counts.
 const REPETITIONS: usize = 3;
 
-/// How long one submission may take.
+/// Deadline of one submission.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The most that was reached.
@@ -124,7 +124,7 @@ impl Probe<'_> {
         })
     }
 
-    /// How often a second the device does what `pass` records.
+    /// Rate at which the device repeats the work recorded by `pass`, per second.
     fn passes_a_second(
         &mut self,
         pass: &mut dyn FnMut(&mut Recording),

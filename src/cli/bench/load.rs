@@ -54,7 +54,7 @@ struct Times {
     start: f64,
 }
 
-/// What is printed.
+/// Text to print.
 #[derive(Debug, Serialize)]
 struct LoadReport {
     model: String,

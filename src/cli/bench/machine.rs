@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// processors, a fifth of one.
 const OTHERS_MAX: f64 = 0.1;
 
-/// How long is looked before measuring.
+/// Time spent looking before measuring.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Ticks of `/proc/stat` in a second: `USER_HZ`, which is 100 wherever Linux runs today.
@@ -22,11 +22,11 @@ const TICKS_A_SECOND: f64 = 100.0;
 /// Processor time so far, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Usage {
-    /// Of all processors, idle or not.
+    /// Processor time of all processors, idle time included.
     all: f64,
-    /// Of these, used by anyone.
+    /// Bytes used by all processes.
     used: f64,
-    /// Of these, used by this process.
+    /// Bytes used by this process.
     own: f64,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn busy() -> Option<f64> {
     watch.others().filter(|others| is_too_much(*others))
 }
 
-/// Whether others disturb measurements.
+/// True if others disturb measurements.
 pub(super) fn is_too_much(others: f64) -> bool {
     others > OTHERS_MAX
 }

@@ -13,7 +13,7 @@ use crate::kernels::work::{self, Work};
 /// Any seed does; a constant one makes runs compare.
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What is measured.
+/// Quantity measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Prompt,
@@ -45,7 +45,7 @@ impl Test {
     }
 }
 
-/// What was measured. Rates are tokens of all sessions in a second.
+/// Measurements. Rates are tokens per second over all sessions.
 #[derive(Debug, Serialize)]
 pub(super) struct Measurement {
     pub(super) test: String,
@@ -70,7 +70,7 @@ pub(super) struct Measurement {
     pub(super) gb_s: f64,
     /// Its multiplications and additions, over the time it took.
     pub(super) gflop_s: f64,
-    /// Where the device's time went.
+    /// Profile of device time.
     #[serde(skip)]
     pub(super) submissions: Vec<Submission>,
 }

@@ -12,13 +12,13 @@ use crate::gpu::{
 };
 use crate::kernels::work::Positions;
 
-/// How long a step that is profiled may take.
+/// Deadline of a profiled step.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One submission.
 #[derive(Clone, Debug)]
 pub(super) struct Submission {
-    /// What ran.
+    /// Kernel or step that ran.
     pub(super) recording: Arc<Recording>,
     /// The positions of the step it was part of.
     pub(super) positions: Arc<[Positions]>,
@@ -31,7 +31,7 @@ pub(super) struct Submission {
     pub(super) end: Instant,
 }
 
-/// What was seen since it was last taken.
+/// Values observed since they were last taken.
 #[derive(Debug, Default)]
 struct Seen {
     submissions: Vec<Submission>,

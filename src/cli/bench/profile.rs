@@ -24,7 +24,7 @@ pub(super) struct KernelUse {
     pub(super) reached: Option<Reached>,
 }
 
-/// How near a kernel came to what the device can do.
+/// Utilisation of the device by a kernel.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Reached {
     pub(super) gb_s: f64,

@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) kernels: Option<Vec<KernelUse>>,
 }
 
-/// What the model takes of the device's memory, in bytes.
+/// Device memory used by the model, in bytes.
 #[derive(Debug, Serialize)]
 pub(super) struct Memory {
     /// Weights, as in the file.
@@ -43,7 +43,7 @@ pub(super) struct Report {
     /// Part of the processors that others used meanwhile; absent where the system does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) others_cpu: Option<f64>,
-    /// Whether that was too much.
+    /// True if that was too much.
     pub(super) disturbed: bool,
     /// Not measured where only the host's time is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

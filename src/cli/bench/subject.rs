@@ -14,17 +14,17 @@ use crate::scheduler::{Batch, TokenSpan};
 /// Tokens of one session in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    /// Which session.
+    /// Session in question.
     pub(super) session: usize,
     /// Position of the first token.
     pub(super) position: usize,
     /// At least one.
     pub(super) tokens: Vec<u32>,
-    /// Whether the last token's logits are wanted.
+    /// True if the last token's logits are wanted.
     pub(super) logits: bool,
 }
 
-/// What a step cost.
+/// Cost of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cost {
     /// From the end of the step before, or where none ran from its start, to the chosen tokens.
@@ -67,7 +67,7 @@ pub(super) trait Subject {
         self.finish()
     }
 
-    /// What was submitted since this was asked last.
+    /// Work submitted since the last call.
     fn take_submissions(&mut self) -> Vec<Submission>;
 }
 

@@ -20,7 +20,7 @@ use crate::kernels::work;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-/// What one of the rows did from some moment on.
+/// Change of one row since a moment.
 #[derive(Debug, Serialize)]
 struct Span<'a> {
     name: &'a str,

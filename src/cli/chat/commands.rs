@@ -11,7 +11,7 @@ use crate::config::{
     FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPEAT_PENALTY, SamplingSetting, TEMPERATURE, TOP_P,
 };
 
-/// What `/help` prints.
+/// Text of `/help`.
 pub(crate) const COMMANDS_HELP: &str = "\
 /help             this list
 /clear            forget the conversation

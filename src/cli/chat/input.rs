@@ -14,7 +14,7 @@ const HISTORY_LINES_MAX: usize = 1000;
 const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
 
-/// What the user did.
+/// Action of the user.
 pub(crate) enum Line {
     /// Entered a text, of several lines where they ended with a backslash.
     Text(String),
@@ -24,7 +24,7 @@ pub(crate) enum Line {
     End,
 }
 
-/// Where lines come from.
+/// Source of lines.
 pub(crate) struct Input {
     editor: Editor<(), FileHistory>,
     /// `None` where no history can be kept.

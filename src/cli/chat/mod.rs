@@ -56,7 +56,7 @@ struct Chat {
     output: Output,
     system: Option<String>,
     sampling: SamplingOptions,
-    /// What was said, without the system message.
+    /// Conversation so far, without the system message.
     messages: Vec<Message>,
     last: Option<GenerateResult>,
 }

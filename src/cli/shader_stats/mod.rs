@@ -22,8 +22,7 @@ const COLUMNS: [(&str, &[&str]); 7] = [
     ("WAVES", &["Subgroups per SIMD"]),
 ];
 
-/// What drivers call registers that did not fit and went to memory: all speak of spills, and count
-/// 0 where there are none.
+/// Marks of register-spill statistics in drivers' reports; they are 0 without spills.
 const SPILL: &str = "spill";
 
 /// AMD's scalar registers are spilled to lanes of vector registers, which costs an instruction and

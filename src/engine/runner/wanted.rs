@@ -9,7 +9,7 @@ use crate::model::Choosing;
 /// A row of logits whose token the device is to choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// How.
+    /// Settings of the row.
     pub row: Row,
     /// Tokens whose logits change, each once; at most [`PENALTIES_MAX`].
     pub penalties: Vec<Penalty>,
@@ -18,7 +18,7 @@ pub struct Wanted {
 }
 
 impl Flight {
-    /// Whether the tokens are chosen only once masks are known.
+    /// True if the tokens are chosen only once masks are known.
     pub(in crate::engine) fn waits_for_masks(&self) -> bool {
         self.choice.is_some()
     }
@@ -57,7 +57,7 @@ impl Runner {
         Ok(Choosing::Device { penalised, masked: masks > 0 })
     }
 
-    /// Whether the device has room for what these rows want.
+    /// True if the device has room for what these rows want.
     pub(in crate::engine) fn has_room_for(&self, wanted: &[Wanted]) -> bool {
         let listed = wanted.iter().map(|wanted| wanted.penalties.len());
         let room = penalties_room(self.model.limits().logit_rows_max);

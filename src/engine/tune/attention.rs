@@ -45,7 +45,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Those of the model, for each kind of batch that it has.
+    /// Attention jobs of the model, one for each kind of batch.
     pub(super) fn all(runner: &Runner) -> Vec<Self> {
         let (model, caps) = (runner.model(), runner.executor().capabilities());
         let hyper = model.hyper();
@@ -74,7 +74,7 @@ impl Heads {
         self.heads / self.layout.kv_heads
     }
 
-    /// What else has the same choice on a device.
+    /// Key shared by all work with the same choice on a device.
     pub(super) fn size(&self) -> WorkSize {
         WorkSize::Attention {
             head_dim: self.layout.head_dim,
@@ -151,12 +151,12 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// What is held against the reference.
+    /// Case compared with the reference.
     pub(super) fn checked(heads: Heads) -> Self {
         Self::new(heads, CHECKED_DEPTH, CHECKED_TOKENS)
     }
 
-    /// What is timed.
+    /// Case that is timed.
     pub(super) fn timed(caps: &Capabilities, heads: Heads) -> Self {
         Self::new(heads, TIMED_DEPTH, timed_tokens(caps))
     }

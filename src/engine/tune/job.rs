@@ -20,16 +20,16 @@ const RUNS_MAX: usize = 8;
 /// A measurement ends after two runs where it has taken so long: a request may be waiting.
 const RUNS_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// What is to be measured.
+/// Work waiting to be measured.
 #[derive(Clone, Debug)]
 pub(super) enum Waiting {
     /// A matmul in f32, over the model's own buffers.
     Matmul(Dispatch),
-    /// Attention.
+    /// Attention over cached positions.
     Attention(Heads),
 }
 
-/// What is being measured, and with what.
+/// Work being measured, with its buffers.
 #[derive(Debug)]
 enum Subject {
     Matmul {
@@ -219,7 +219,7 @@ fn matmul(
     Ok((Subject::Matmul { dispatch, workspace, probe, probe_workspace }, default, left))
 }
 
-/// Whatever step ran last has left other routes to a matmul's experts.
+/// Writes evenly spread expert routes, replacing those of the last step.
 fn spread_routes(executor: &mut dyn Executor, matmul: &Dispatch) -> Result<(), DeviceError> {
     let Some((slice, words)) = even_routes(matmul) else { return Ok(()) };
     let bytes: &[u8] = bytemuck::cast_slice(&words);

@@ -48,7 +48,7 @@ impl Set {
         is_new
     }
 
-    /// Whether that made it larger.
+    /// True if that made it larger.
     fn add(&mut self, other: &Self) -> bool {
         let mut grew = false;
         for (word, more) in self.0.iter_mut().zip(&other.0) {

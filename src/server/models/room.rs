@@ -99,7 +99,7 @@ impl Models {
         Ok(false)
     }
 
-    /// Has a model's engine give up the device; whether it is off now.
+    /// Unloads a model's engine from the device; true if it is off the device now.
     pub(super) async fn take_off(&self, name: &str) -> bool {
         let engine = match self.slots().get(name) {
             None => return true,
