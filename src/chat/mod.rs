@@ -1,7 +1,7 @@
 //! Chat templates: messages to the prompt text a model was trained on.
 //!
 //! Templates come with the model file, in the Jinja of Python's transformers, or by name. They are
-//! untrusted programs, and [`jinja`] runs them: in steps, memory, time and nesting each rendering
+//! untrusted programs, and `jinja` runs them: in steps, memory, time and nesting each rendering
 //! is limited, and its caller can cancel it. This module knows nothing of tokens.
 
 mod error;

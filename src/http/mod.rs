@@ -1,7 +1,7 @@
 //! HTTP/1.1 on the daemon's socket: the interfaces that other servers have made usual.
 //!
 //! A connection that begins with an HTTP method comes here from the [server](crate::server), which
-//! knows this module by the trait [`OtherProtocol`] alone. hyper reads and writes HTTP; all else is
+//! knows this module by the trait `OtherProtocol` alone. hyper reads and writes HTTP; all else is
 //! ours: `connection` (one client: limits, hang-ups, the stop), `router` (which handler), `reply`
 //! (whole bodies, server-sent events, lines of JSON), `error` (one failure in each interface's
 //! shape), `fields` (lenient reading of JSON), `conversation` (from messages to the engine and from
@@ -9,9 +9,9 @@
 //!
 //! # How an interface is written
 //!
-//! One file, `NAME.rs`, with `pub(super) const ROUTES: &[Route]`, listed in [`TABLES`]. A route
-//! names its paths, its method and the [`Shape`] of its errors; its handler takes a [`Call`] and
-//! returns a [`Reply`] or a [`Failure`]:
+//! One file, `NAME.rs`, with `pub(super) const ROUTES: &[Route]`, listed in `TABLES`. A route
+//! names its paths, its method and the `Shape` of its errors; its handler takes a `Call` and
+//! returns a `Reply` or a `Failure`:
 //!
 //! ```text
 //! pub(super) const ROUTES: &[Route] =

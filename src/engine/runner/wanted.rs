@@ -13,7 +13,7 @@ pub struct Wanted {
     pub row: Row,
     /// Tokens whose logits change, each once; at most [`PENALTIES_MAX`].
     pub penalties: Vec<Penalty>,
-    /// A mask says which tokens may be chosen; it comes by [`Runner::choose`].
+    /// A mask says which tokens may be chosen; it comes by `Runner::choose`.
     pub masked: bool,
 }
 
