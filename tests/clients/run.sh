@@ -28,6 +28,7 @@ if [[ ! -x $clients/python/bin/python ]]; then python3 -m venv "$clients/python"
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hob-clients.XXXXXX")
 daemon=
+# shellcheck disable=SC2317 # called by the trap
 clean_up() {
     local status=$?
     trap - EXIT
