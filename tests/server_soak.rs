@@ -234,6 +234,8 @@ fn resident() -> u64 {
 
 async fn status(server: &Server) -> Value {
     let mut client = Client::new(server, 0);
+    // Root is told exact totals.
+    (client.reader, client.writer) = connect(server, 0);
     client.call("status", json!({})).await["result"].clone()
 }
 
@@ -301,9 +303,13 @@ async fn crowd_beside(
 /// user does.
 async fn bear_a_hostile_user(server: &Server, length: Duration, answers: &Arc<Mutex<Answers>>) {
     let mut keeper = Client::new(server, 3);
-    let named = json!({"name": "kept", "context_tokens": CONTEXT});
+    // One that the crowd, which has this user too, does not name.
+    let name = format!("{}-kept", keeper.uid);
+    let named = json!({"name": name, "context_tokens": CONTEXT});
     keeper.call("session.create", named).await["result"].as_object().expect("a session");
-    let kept = json!({"session": "kept", "tokens": [9, 8, 7, 6], "max_tokens": 4});
+    let kept = json!({
+        "session": name, "tokens": [9, 8, 7, 6], "max_tokens": 4, "temperature": 0, "ignore_eos": true,
+    });
     let before = keeper.call("generate", kept.clone()).await["result"]["tokens"].take();
     let alone = crowd_beside(server, (length / 2, 2), answers, false).await;
     let beside = crowd_beside(server, (length / 2, 3), answers, true).await;
@@ -314,7 +320,7 @@ async fn bear_a_hostile_user(server: &Server, length: Duration, answers: &Arc<Mu
     let mut keeper = Client::new(server, 3); // one at rest may have given way
     let again = keeper.call("generate", kept).await["result"]["tokens"].take();
     assert_eq!(again, before, "its session is there");
-    keeper.call("session.close", json!({"session": "kept"})).await;
+    keeper.call("session.close", json!({"session": name})).await;
     // What hung up goes as soon as it is noticed.
     let deadline = Instant::now() + PATIENCE;
     let at_rest =
