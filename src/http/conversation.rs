@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tracing::debug;
 
 use super::caller::{Caller, Loading};
 use super::error::Failure;
@@ -21,7 +20,7 @@ use crate::engine::{
     GenerateResult, SamplingParams, Timings, TokenLogprob,
 };
 use crate::protocol::{ErrorCode, ErrorObject, LOGPROBS_MAX, STOP_TEXTS_MAX};
-use crate::server::{Conversation, InUse, text};
+use crate::server::{Conversation, InUse, log_end, text};
 
 /// Longest stop text; the engine holds back as much of the text.
 const STOP_TEXT_BYTES_MAX: usize = 1024;
@@ -453,17 +452,7 @@ impl Running {
     }
 
     fn finish(&mut self, result: GenerateResult) -> Result<(), Failure> {
-        debug!(
-            uid = self.uid,
-            finish_reason = ?result.finish_reason,
-            prompt_tokens = result.prompt_tokens,
-            cached_tokens = result.cached_tokens,
-            completion_tokens = result.tokens.len(),
-            queue_ms = result.timings.queue_ms,
-            prefill_ms = result.timings.prefill_ms,
-            decode_ms = result.timings.decode_ms,
-            "generated",
-        );
+        log_end(self.uid, &result);
         let stop = match result.finish_reason {
             FinishReason::Stop => result.stop_text.map_or(Stop::End, Stop::Text),
             FinishReason::Length => Stop::Length,

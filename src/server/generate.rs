@@ -99,7 +99,8 @@ pub(super) async fn generate(
     Err(engine_stopped())
 }
 
-fn log_end(uid: u32, result: &crate::engine::GenerateResult) {
+/// Logs the end of a generation: counts and times, never text.
+pub fn log_end(uid: u32, result: &crate::engine::GenerateResult) {
     debug!(
         uid,
         finish_reason = ?result.finish_reason,

@@ -63,6 +63,7 @@ pub use connection_table::Busy;
 pub use conversation::Conversation;
 pub use embed::texts_max as embed_texts_max;
 pub use ending::{Ending, Farewells, SaveLimits};
+pub use generate::log_end;
 pub use library::{Library, ModelSpec};
 pub use models::{InUse, Models};
 pub use other::{Host, Link, OtherProtocol};
